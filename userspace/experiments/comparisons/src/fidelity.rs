@@ -11,7 +11,6 @@ use xtask::workspace::Workspace;
 const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
 /// CNPs at the start of each window only, and at its end as well.
 const WINDOWS: &str = "np_window=start,both";
-/// Pictures, with their options.
 const PICTURES: &[(&str, &str)] = &[
     ("staircase.png", "staircase --mtu 1000B --header 0 --sample 2ms"),
     (

@@ -29,7 +29,6 @@ const TABLES: &[Table<'_>] = &[
     ("irn", &irn::comparison),
 ];
 
-/// Runs every comparison and writes the tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let files = matrix::files().into_iter().chain(hpcc::files()).chain([irn::sizes()]).collect();
     Page { name: PAGE, files, tables: TABLES, pictures: &[] }.write(workspace, args)

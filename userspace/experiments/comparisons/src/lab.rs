@@ -28,13 +28,11 @@ pub(crate) struct Args {
     only: Option<String>,
 }
 
-/// A table: name and generator.
 pub(crate) type Table<'a> = (&'a str, &'a dyn Fn(&Lab) -> Result<String>);
 
 /// A page of `cargo xtask NAME`.
 pub(crate) struct Page<'a> {
     pub(crate) name: &'static str,
-    /// Input files: name and text.
     pub(crate) files: Vec<(String, String)>,
     pub(crate) tables: &'a [Table<'a>],
     /// Pictures: name, and options of the simulator.
@@ -90,7 +88,6 @@ impl Page<'_> {
 
 pub(crate) struct Lab {
     binary: PathBuf,
-    /// Working directory, with the input files.
     directory: PathBuf,
     /// Values out of their bounds.
     outside: RefCell<Vec<String>>,
@@ -116,7 +113,6 @@ impl Lab {
         command
     }
 
-    /// `dcqcn-lab sim` with `options`: its JSON.
     pub(crate) fn json(&self, options: &str) -> Result<Value> {
         let output = capture(self.command(options).arg("--json"))?;
         serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab sim {options}` printed no JSON"))
@@ -134,7 +130,6 @@ impl Lab {
         Ok(run)
     }
 
-    /// A file written by it.
     pub(crate) fn file(&self, name: &str) -> Result<String> {
         Ok(fs::read_to_string(self.directory.join(name))?)
     }

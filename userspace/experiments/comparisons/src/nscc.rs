@@ -51,10 +51,8 @@ const ANSWERS: &[(&str, &str)] = &[
          --set wred.3.pmax=100% --balance spray",
     ),
 ];
-/// Configurations whose commands are shown.
 const SHOWN: [&str; 2] = ["DCQCN (NVIDIA's), PFC", "NSCC, trimming"];
 
-/// Runs everything and writes the tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let files = vec![("sizes.txt".to_owned(), SIZES.to_owned())];
     Page { name: "nscc", files, tables: TABLES, pictures: &[] }.write(workspace, args)

@@ -36,7 +36,6 @@ pub(crate) fn ensure_complete(completed: usize, axes: &[Axis]) -> anyhow::Result
     Ok(())
 }
 
-/// Rejects `--csv -` with `--json`.
 pub(crate) fn refuse_two_outputs(out: &Output<'_>, csv: Option<&Path>) -> Result<(), WrongUsage> {
     if out.is_json() && csv.is_some_and(is_stdio) {
         return Err(anyhow!("--json and --csv - both need standard output; omit one").into());

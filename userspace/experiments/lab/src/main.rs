@@ -19,9 +19,7 @@ use dcqcn_sim::knobs::SetupError;
 use dcqcn_sim::network::SimError;
 use dcqcn_support::cli::{GenerateCommand, Output, arguments, log_to_stderr};
 
-/// Exit code: failed.
 const FAILED: u8 = 1;
-/// Exit code: wrong usage.
 const WRONG_USAGE: u8 = 2;
 
 /// Options that are out of range, or contradict each other.
@@ -43,7 +41,6 @@ Environment:
 
 Completions for bash: source <(COMPLETE=bash dcqcn-lab)";
 
-/// Commands without JSON output.
 const WITHOUT_JSON: [&str; 1] = ["sim example"];
 
 /// Experiments with DCQCN: congestion in namespaces, a simulator, captures, and the pipeline in P4.

@@ -17,11 +17,6 @@ use dcqcn_support::cli::Output;
 use crate::fabric::FabricArgs;
 use crate::files::{INTERRUPTED, ensure_complete, refuse_in_sweep, refuse_two_outputs, show, write_file};
 
-/// The presets in the order of [`Preset`], for types with a preset parameter.
-const INCAST: usize = 0;
-const STAIRCASE: usize = 1;
-const STABILITY: usize = 2;
-const COEXIST: usize = 3;
 /// Defaults of the comparison in `stability`.
 const STABILITY_FLOWS: &str = "flows=2,10,64";
 const STABILITY_DELAYS: &str = "loop-delay=4us,85us";
@@ -56,7 +51,7 @@ pub(crate) struct SimArgs {
     #[arg(value_name = "FILE.toml")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    run: RunArgs<INCAST>,
+    run: RunArgs<{ Preset::Incast as usize }>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -76,13 +71,13 @@ Examples:
   dcqcn-lab sim incast --flows 64 --size 1MB --control off --pfc on
   # a single value
   dcqcn-lab sim incast --json | jq '.outcome.classes[0].queue.mean_bytes'")]
-    Incast(Box<RunArgs<INCAST>>),
+    Incast(Box<RunArgs<{ Preset::Incast as usize }>>),
     /// Start with two flows and add one more every --step.
     #[command(after_long_help = "\
 Examples:
   dcqcn-lab sim staircase
   dcqcn-lab sim staircase --flows 5 --step 50ms --duration 250ms --plot staircase.svg")]
-    Staircase(Box<RunArgs<STAIRCASE>>),
+    Staircase(Box<RunArgs<{ Preset::Staircase as usize }>>),
     /// Measure oscillation: few and many flows, with a short and a long control loop.
     ///
     /// By default: 2, 10 and 64 flows, each with 4 us and 85 us of loop delay. The table shows the queue's deviation
@@ -94,7 +89,7 @@ Examples:
   dcqcn-lab sim stability --set rpg_ai_rate=10mbit --kmax 1000KB
   # plot one unstable case
   dcqcn-lab sim stability --flows 10 --loop-delay 85us --plot unstable")]
-    Stability(Box<RunArgs<STABILITY>>),
+    Stability(Box<RunArgs<{ Preset::Stability as usize }>>),
     /// Read blocks from storage alongside TCP, with or without classes, ECN and DCQCN.
     ///
     /// One client reads blocks of 16 KiB from 6 targets over a port of 25 Gbit/s that bulk TCP shares.
@@ -103,7 +98,7 @@ Examples:
   dcqcn-lab sim coexist --classes on
   dcqcn-lab sim coexist --sweep classes=on,off
   dcqcn-lab sim coexist --tcp 16 --tcp-law dctcp --outstanding 64")]
-    Coexist(Box<RunArgs<COEXIST>>),
+    Coexist(Box<RunArgs<{ Preset::Coexist as usize }>>),
     Fabric(Box<FabricArgs>),
     /// Print a scenario file with all settings.
     #[command(after_long_help = "\
@@ -266,7 +261,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
     /// Axes of the sweep: those requested, and the defaults of `stability` unless overridden.
     fn axes(&self) -> anyhow::Result<Vec<Axis>> {
         let mut axes = Vec::new();
-        if PRESET == STABILITY {
+        if PRESET == Preset::Stability as usize {
             if !self.is_set(&["flows"]) {
                 axes.push(STABILITY_FLOWS.parse()?);
             }

@@ -106,7 +106,6 @@ impl Written {
         Ok(Self { path, file, target })
     }
 
-    /// Writes the best result; returns a message.
     fn finish(self, report: &TuneReport) -> anyhow::Result<String> {
         let Self { path, mut file, target } = self;
         let shown = path.display();

@@ -8,14 +8,12 @@ use super::error::{Error, Result};
 use super::program::Program;
 
 const TOOL: &str = "p4c-bm2-ss";
-/// Main file of the program.
 const MAIN: &str = "dcqcn.p4";
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Built {
     pub json: PathBuf,
     pub p4info: PathBuf,
-    /// Version reported by the compiler.
     pub compiler: String,
     /// Whether the program has the tables, registers and counters of this dcqcn.
     pub fits: bool,

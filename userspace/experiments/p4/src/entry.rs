@@ -56,7 +56,6 @@ pub enum Match {
 }
 
 impl Match {
-    /// An exact match of a number.
     pub fn exact(value: impl Into<Value>) -> Self {
         Self::Exact(value.into())
     }

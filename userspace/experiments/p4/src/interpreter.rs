@@ -42,7 +42,6 @@ use model::{Algorithm, Model, Node, Primitive};
 use packet::Packet;
 use tables::Tables;
 
-/// Port of dropped packets.
 const DROP_PORT: u32 = 511;
 const QUEUES: usize = 8;
 const DEFAULT_DEPTH: usize = 64;
@@ -109,7 +108,6 @@ impl Interpreter {
         self.now_us = now_us;
     }
 
-    /// Hands a packet to a port.
     pub fn send(&mut self, port: u16, packet: &[u8]) {
         let standard = &self.model.standard;
         let mut arrived = Packet::new(&self.model, packet.to_vec());

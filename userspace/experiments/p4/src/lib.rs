@@ -8,7 +8,6 @@
 
 pub mod build;
 pub mod control;
-mod dump;
 pub mod entry;
 pub mod error;
 pub mod interpreter;

@@ -16,7 +16,6 @@ use super::session::Session;
 const TOOL: &str = "simple_switch";
 /// Port of its Thrift server, the only one in the namespace.
 const THRIFT_PORT: u16 = 9_090;
-/// Queues of a port.
 const QUEUES: &str = "8";
 /// Maximum wait for its first answer.
 const TIMEOUT: Duration = Duration::from_secs(20);

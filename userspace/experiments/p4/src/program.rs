@@ -42,7 +42,6 @@ pub struct Table {
     pub size: u64,
 }
 
-/// A register or a counter array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
     pub size: u64,
@@ -59,7 +58,6 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program of this version.
     pub fn embedded() -> Result<Self> {
         Self::parse("the embedded program", JSON)
     }
@@ -67,7 +65,7 @@ impl Program {
     /// Parses the compiler's output, called `what` in errors.
     pub(crate) fn parse(what: &str, json: &str) -> Result<Self> {
         let failed = |reason: String| Error::Json { what: what.to_owned(), reason };
-        let raw: raw::Program = serde_json::from_str(json).map_err(|error| failed(error.to_string()))?;
+        let raw: RawProgram = serde_json::from_str(json).map_err(|error| failed(error.to_string()))?;
         let mut program = Self::default();
         for pipeline in &raw.pipelines {
             for table in &pipeline.tables {
@@ -90,7 +88,7 @@ impl Program {
                 program.tables.insert(table.name.clone(), Table { key, actions, size: table.max_size });
             }
         }
-        let array = |array: raw::Array| (array.name, Array { size: array.size, bits: array.bitwidth });
+        let array = |array: RawArray| (array.name, Array { size: array.size, bits: array.bitwidth });
         program.registers = raw.register_arrays.into_iter().map(array).collect();
         program.counters = raw.counter_arrays.into_iter().map(array).collect();
         Ok(program)
@@ -192,90 +190,52 @@ fn fits_in(what: &str, value: u128, bits: u32) -> Result<()> {
     if value <= max { Ok(()) } else { Err(Error::TooWide { what: what.to_owned(), value, bits, max }) }
 }
 
-/// The relevant part of the compiler's JSON (p4lang/behavioral-model, `docs/JSON_format.md`).
-mod raw {
-    use serde::Deserialize;
-
-    use super::MatchKind;
-
-    #[derive(Deserialize)]
-    pub(super) struct Program {
-        pub(super) pipelines: Vec<Pipeline>,
-        pub(super) actions: Vec<Action>,
-        #[serde(default)]
-        pub(super) register_arrays: Vec<Array>,
-        #[serde(default)]
-        pub(super) counter_arrays: Vec<Array>,
-        header_types: Vec<HeaderType>,
-        headers: Vec<Header>,
-    }
-
-    #[derive(Deserialize)]
-    pub(super) struct Pipeline {
-        pub(super) tables: Vec<Table>,
-    }
-
-    #[derive(Deserialize)]
-    pub(super) struct Table {
-        pub(super) name: String,
-        pub(super) key: Vec<Key>,
-        pub(super) actions: Vec<String>,
-        pub(super) action_ids: Vec<u32>,
-        pub(super) max_size: u64,
-    }
-
-    #[derive(Deserialize)]
-    pub(super) struct Key {
-        pub(super) match_type: MatchKind,
-        pub(super) name: Option<String>,
-        pub(super) target: Vec<String>,
-    }
-
-    #[derive(Deserialize)]
-    pub(super) struct Action {
-        pub(super) id: u32,
-        pub(super) runtime_data: Vec<Param>,
-    }
-
-    #[derive(Deserialize)]
-    pub(super) struct Param {
-        pub(super) name: String,
-        pub(super) bitwidth: u32,
-    }
-
-    #[derive(Deserialize)]
-    pub(super) struct Array {
-        pub(super) name: String,
-        pub(super) size: u64,
-        #[serde(default)]
-        pub(super) bitwidth: u32,
-    }
-
-    #[derive(Deserialize)]
-    struct HeaderType {
-        name: String,
-        /// Name, width and signedness of each field.
-        fields: Vec<(String, serde_json::Value, bool)>,
-    }
-
-    #[derive(Deserialize)]
-    struct Header {
-        name: String,
-        header_type: String,
-    }
-
-    impl Program {
-        /// Width of a key's field.
-        pub(super) fn bits(&self, target: &[String]) -> Option<u32> {
-            let [header, field] = target else { return None };
-            if field == "$valid$" {
-                return Some(1);
+/// Objects of the compiler's JSON, with the used keys (behavioral-model's `docs/JSON_format.md`).
+macro_rules! objects {
+    ($($(#[$doc:meta])* $object:ident { $($(#[$attribute:meta])* $key:ident: $type:ty),+ $(,)? })+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Deserialize)]
+            struct $object {
+                $($(#[$attribute])* $key: $type,)+
             }
-            let header = self.headers.iter().find(|candidate| candidate.name == *header)?;
-            let kind = self.header_types.iter().find(|kind| kind.name == header.header_type)?;
-            let (_, bits, _) = kind.fields.iter().find(|(name, _, _)| name == field)?;
-            bits.as_u64()?.try_into().ok()
+        )+
+    };
+}
+
+objects! {
+    RawProgram {
+        pipelines: Vec<RawPipeline>,
+        actions: Vec<RawAction>,
+        #[serde(default)]
+        register_arrays: Vec<RawArray>,
+        #[serde(default)]
+        counter_arrays: Vec<RawArray>,
+        header_types: Vec<RawHeaderType>,
+        headers: Vec<RawHeader>,
+    }
+    RawPipeline { tables: Vec<RawTable> }
+    RawTable { name: String, key: Vec<RawKey>, actions: Vec<String>, action_ids: Vec<u32>, max_size: u64 }
+    RawKey { match_type: MatchKind, name: Option<String>, target: Vec<String> }
+    RawAction { id: u32, runtime_data: Vec<RawParam> }
+    RawParam { name: String, bitwidth: u32 }
+    RawArray { name: String, size: u64, #[serde(default)] bitwidth: u32 }
+    /// Name, width and signedness of each field.
+    RawHeaderType { name: String, fields: Vec<(String, serde_json::Value, bool)> }
+    RawHeader { name: String, header_type: String }
+}
+
+impl RawProgram {
+    /// Width of a key's field.
+    fn bits(&self, target: &[String]) -> Option<u32> {
+        let [header, field] = target else { return None };
+        if field == "$valid$" {
+            return Some(1);
         }
+        let header = self.headers.iter().find(|candidate| candidate.name == *header)?;
+        let kind = self.header_types.iter().find(|kind| kind.name == header.header_type)?;
+        let (_, bits, _) = kind.fields.iter().find(|(name, _, _)| name == field)?;
+        bits.as_u64()?.try_into().ok()
     }
 }
 

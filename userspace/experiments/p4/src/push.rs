@@ -65,7 +65,6 @@ pub fn verify(session: &mut dyn Control, plan: &Plan) -> Result<()> {
     Err(Error::NotTaken { table: table.clone(), difference })
 }
 
-/// Reads the tables and registers of a plan.
 pub(crate) fn read(session: &mut dyn Control, plan: &Plan) -> Result<CurrentEntries> {
     let of_defaults = plan.entries.iter().filter(|entry| entry.key.is_none()).map(|entry| &entry.table);
     let names = plan.tables.iter().chain(of_defaults);

@@ -20,13 +20,6 @@ pub struct Reader<'a> {
     program: &'a Program,
 }
 
-/// Registers of one flow, or of all flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
-    All,
-    One(u64),
-}
-
 impl<'a> Reader<'a> {
     /// Reads the switch of `session`, which runs `program`.
     pub const fn new(session: &'a mut dyn Control, program: &'a Program) -> Self {
@@ -38,38 +31,14 @@ impl<'a> Reader<'a> {
         self.session.now_ns()
     }
 
-    /// Every flow of the reaction point.
-    pub fn rp_flows(&mut self) -> Result<Vec<RpFlow>> {
-        self.rp(Which::All)
-    }
-
-    pub fn np_flows(&mut self) -> Result<Vec<NpFlow>> {
-        self.np(Which::All)
-    }
-
-    /// Register index of a flow of the reaction point, if it has one.
     pub fn rp_index(&mut self, id: &FlowId) -> Result<Option<u64>> {
         Ok(self.rp_indices()?.into_iter().find(|(_, there)| there == id).map(|(slot, _)| slot))
     }
 
     /// Every flow of the reaction point, with its register index.
     pub fn rp_indices(&mut self) -> Result<Vec<(u64, FlowId)>> {
-        self.occupied_slots("rp")
-    }
-
-    /// Every flow of the notification point, with its register index.
-    pub fn np_indices(&mut self) -> Result<Vec<(u64, FlowId)>> {
-        self.occupied_slots("np")
-    }
-
-    /// The flow of the reaction point at an index.
-    pub fn rp_flow(&mut self, index: u64) -> Result<Option<RpFlow>> {
-        Ok(self.rp(Which::One(index))?.pop())
-    }
-
-    /// The flow of the notification point at an index.
-    pub fn np_flow(&mut self, index: u64) -> Result<Option<NpFlow>> {
-        Ok(self.np(Which::One(index))?.pop())
+        let ids = self.ids("rp")?.into_iter().zip(0..);
+        Ok(ids.filter(|((_, seen_ns), _)| *seen_ns != 0).map(|((id, _), slot)| (slot, id)).collect())
     }
 
     /// Departure of the last data packet of a stream of the flow at an index, ns of the switch's clock.
@@ -79,10 +48,10 @@ impl<'a> Reader<'a> {
     }
 
     pub fn pairs(&mut self) -> Result<Vec<(QpId, Pair)>> {
-        let ids = self.receivers("pair", Which::All)?;
-        let other_qpns = self.values("pair_other_qpn", Which::All)?;
-        let sources = self.values("pair_source", Which::All)?;
-        let others = self.addresses("pair_other_addr", Which::All)?;
+        let ids = self.receivers("pair")?;
+        let other_qpns = self.values("pair_other_qpn")?;
+        let sources = self.values("pair_source")?;
+        let others = self.addresses("pair_other_addr")?;
         let pair = |(at, (id, _)): (usize, (QpId, u64))| {
             let addr = others.get(at).copied().unwrap_or_default();
             (id, Pair { qpn: get(&other_qpns, at) as u32, source: get(&sources, at) as u32, addr })
@@ -125,8 +94,8 @@ impl<'a> Reader<'a> {
 
     /// Packets that wait for their departure.
     pub fn waiting(&mut self) -> Result<u64> {
-        let released = self.values("rp_released", Which::All)?;
-        let tickets = self.values("rp_ticket", Which::All)?;
+        let released = self.values("rp_released")?;
+        let tickets = self.values("rp_ticket")?;
         // Both are free-running 32-bit counters.
         let waiting =
             |(ticket, released): (u64, &u64)| u64::from((ticket as u32).wrapping_sub(*released as u32));
@@ -146,9 +115,9 @@ impl<'a> Reader<'a> {
         self.session.register_at(name, slot(port, tc))
     }
 
-    fn rp(&mut self, which: Which) -> Result<Vec<RpFlow>> {
-        let ids = self.ids("rp", which)?;
-        let mut of = |name| self.values(name, which);
+    pub fn rp_flows(&mut self) -> Result<Vec<RpFlow>> {
+        let ids = self.ids("rp")?;
+        let mut of = |name| self.values(name);
         let (rate_bps, target_bps) = (of("rp_rate_bps")?, of("rp_target_bps")?);
         let (alpha_epoch_ns, alpha_q31) = (of("rp_alpha_epoch_ns")?, of("rp_alpha_q31")?);
         let (next_increase_ns, bytes_counted) = (of("rp_next_increase_ns")?, of("rp_byte_count")?);
@@ -160,12 +129,7 @@ impl<'a> Reader<'a> {
         let (packets, bytes) = (of("rp_packets")?, of("rp_bytes")?);
         let (last_cnp_ns, cnp_handled, cnp_ignored) =
             (of("rp_last_cnp_ns")?, of("rp_cnp_handled")?, of("rp_cnp_ignored")?);
-        let last_ns = match which {
-            Which::All => self.values("rp_last_ns", which)?,
-            Which::One(index) => {
-                vec![self.rp_last_ns(index, Stream::Requests)?, self.rp_last_ns(index, Stream::Responses)?]
-            }
-        };
+        let last_ns = of("rp_last_ns")?;
         let flow = |(at, (id, _)): (usize, (FlowId, u64))| {
             let mut hot = RpHot {
                 last_ns: [get(&last_ns, 2 * at), get(&last_ns, 2 * at + 1)],
@@ -205,9 +169,9 @@ impl<'a> Reader<'a> {
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
     }
 
-    fn np(&mut self, which: Which) -> Result<Vec<NpFlow>> {
-        let ids = self.ids("np", which)?;
-        let mut of = |name| self.values(name, which);
+    pub fn np_flows(&mut self) -> Result<Vec<NpFlow>> {
+        let ids = self.ids("np")?;
+        let mut of = |name| self.values(name);
         let last_cnp_ns = of("np_last_cnp_ns")?;
         let (ecn_marked_packets, cnp_sent) = (of("np_ecn_marked_packets")?, of("np_cnp_sent")?);
         let pending = of("np_pending")?;
@@ -223,15 +187,10 @@ impl<'a> Reader<'a> {
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
     }
 
-    fn occupied_slots(&mut self, point: &str) -> Result<Vec<(u64, FlowId)>> {
-        let ids = self.ids(point, Which::All)?.into_iter().zip(0..);
-        Ok(ids.filter(|((_, seen_ns), _)| *seen_ns != 0).map(|((id, _), slot)| (slot, id)).collect())
-    }
-
     /// Flow in each slot, and its last use; 0 = none.
-    fn ids(&mut self, point: &str, which: Which) -> Result<Vec<(FlowId, u64)>> {
-        let src = self.addresses(&format!("{point}_src"), which)?;
-        let receivers = self.receivers(point, which)?;
+    fn ids(&mut self, point: &str) -> Result<Vec<(FlowId, u64)>> {
+        let src = self.addresses(&format!("{point}_src"))?;
+        let receivers = self.receivers(point)?;
         Ok(src
             .into_iter()
             .zip(receivers)
@@ -240,11 +199,11 @@ impl<'a> Reader<'a> {
     }
 
     /// QP in each slot, and its last use; 0 = none.
-    fn receivers(&mut self, table: &str, which: Which) -> Result<Vec<(QpId, u64)>> {
-        let addresses = self.addresses(&format!("{table}_addr"), which)?;
-        let qpns = self.values(&format!("{table}_qpn"), which)?;
-        let vlans = self.values(&format!("{table}_vlan"), which)?;
-        let last_seen_ns = self.values(&format!("{table}_last_seen_ns"), which)?;
+    fn receivers(&mut self, table: &str) -> Result<Vec<(QpId, u64)>> {
+        let addresses = self.addresses(&format!("{table}_addr"))?;
+        let qpns = self.values(&format!("{table}_qpn"))?;
+        let vlans = self.values(&format!("{table}_vlan"))?;
+        let last_seen_ns = self.values(&format!("{table}_last_seen_ns"))?;
         let id = |(at, addr)| {
             let (qpn, vlan) = (get(&qpns, at) as u32, get(&vlans, at) as u32);
             (QpId { addr, qpn, vlan }, get(&last_seen_ns, at))
@@ -253,22 +212,18 @@ impl<'a> Reader<'a> {
     }
 
     /// Addresses stored in four registers.
-    fn addresses(&mut self, name: &str, which: Which) -> Result<Vec<[u32; 4]>> {
+    fn addresses(&mut self, name: &str) -> Result<Vec<[u32; 4]>> {
         let mut words = Vec::new();
         for word in 0..4 {
-            words.push(self.values(&format!("{name}_{word}"), which)?);
+            words.push(self.values(&format!("{name}_{word}"))?);
         }
         let slots = words.first().map_or(0, Vec::len);
         let word = |i: usize, at| (words.get(i).map_or(0, |word| get(word, at)) as u32).to_be();
         Ok((0..slots).map(|at| [word(0, at), word(1, at), word(2, at), word(3, at)]).collect())
     }
 
-    fn values(&mut self, name: &str, which: Which) -> Result<Vec<u64>> {
-        let name = self.program.register(name)?;
-        match which {
-            Which::All => self.session.register(name),
-            Which::One(index) => Ok(vec![self.session.register_at(name, index)?]),
-        }
+    fn values(&mut self, name: &str) -> Result<Vec<u64>> {
+        self.session.register(self.program.register(name)?)
     }
 }
 

@@ -12,8 +12,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::control::{Control, TableDump};
-use super::dump;
-use super::entry::Command;
+use super::entry::{Command, Entry, Match, Value};
 use super::error::{Error, Result};
 use super::program::Program;
 
@@ -26,7 +25,6 @@ const SWITCH: &str = "simple_switch";
 /// First version whose `set_queue_rate` and `set_queue_depth` change the queue of a packet's priority
 /// (behavioral-model, pull request 1276).
 const OLDEST: [u32; 3] = [1, 15, 5];
-/// Prefixes of error messages.
 const REFUSALS: [&str; 4] = ["Invalid ", "Error", "*** Unknown syntax", "Bad "];
 
 /// A session: one process of `simple_switch_CLI`, which accepts commands until this is dropped.
@@ -71,7 +69,6 @@ impl Session {
         }
     }
 
-    /// Sends a command to the switch and returns the answer.
     fn request(&mut self, command: &impl Display) -> Result<String> {
         let command = command.to_string();
         let sent = match &mut self.input {
@@ -93,7 +90,6 @@ impl Session {
         }
     }
 
-    /// The program the switch runs.
     pub(crate) fn program(&mut self) -> Result<Program> {
         let file = tempfile::NamedTempFile::new().map_err(|source| Error::Run { tool: TOOL, source })?;
         self.request(&format_args!("write_config_to_file {}", file.path().display()))?;
@@ -181,19 +177,19 @@ impl Control for Session {
     fn table(&mut self, name: &str) -> Result<TableDump> {
         let command = format!("table_dump {name}");
         let answer = self.request(&command)?;
-        dump::table(name, &answer).ok_or(Error::Answer { command, answer })
+        parse_table(name, &answer).ok_or(Error::Answer { command, answer })
     }
 
     fn register(&mut self, name: &str) -> Result<Vec<u64>> {
         let command = format!("register_read {name}");
         let answer = self.request(&command)?;
-        dump::register(&answer).ok_or(Error::Answer { command, answer })
+        parse_register(&answer).ok_or(Error::Answer { command, answer })
     }
 
     fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
         let command = format!("register_read {name} {index}");
         let answer = self.request(&command)?;
-        dump::register(&answer)
+        parse_register(&answer)
             .and_then(|values| values.first().copied())
             .ok_or(Error::Answer { command, answer })
     }
@@ -201,7 +197,7 @@ impl Control for Session {
     fn counter(&mut self, name: &str, index: u64) -> Result<(u64, u64)> {
         let command = format!("counter_read {name} {index}");
         let answer = self.request(&command)?;
-        dump::counter(&answer).ok_or(Error::Answer { command, answer })
+        parse_counter(&answer).ok_or(Error::Answer { command, answer })
     }
 
     fn now_ns(&mut self) -> Result<u64> {
@@ -221,6 +217,66 @@ impl Drop for Session {
     }
 }
 
+// Parsers of the output, in the format of BMv2 1.15 (`tools/runtime_CLI.py`).
+
+fn parse_table(name: &str, text: &str) -> Option<TableDump> {
+    let (entries, default_action) = text.split_once("Dumping default entry")?;
+    let entries =
+        entries.split("Dumping entry ").skip(1).map(|text| parse_entry(name, text)).collect::<Option<_>>()?;
+    let default_action =
+        parse_action(default_action).map(|(action, params)| Entry::default_action(name, action, params));
+    Some(TableDump { entries, default_action })
+}
+
+fn parse_entry(table: &str, text: &str) -> Option<(u64, Entry)> {
+    let mut lines = text.lines();
+    let handle = u64::from_str_radix(lines.next()?.trim().strip_prefix("0x")?, 16).ok()?;
+    let mut key = Vec::new();
+    for field in lines.filter_map(|line| line.strip_prefix("* ")) {
+        let (_, compared) = field.split_once(':')?;
+        key.push(parse_match(compared.trim())?);
+    }
+    let (action, params) = parse_action(text)?;
+    Some((handle, Entry::new(table, key, action, params)))
+}
+
+fn parse_match(text: &str) -> Option<Match> {
+    let (kind, value) = text.split_once(char::is_whitespace)?;
+    let value = value.trim();
+    match kind {
+        "EXACT" => Some(Match::Exact(parse_number(value)?)),
+        "LPM" => {
+            let (prefix, len) = value.split_once('/')?;
+            Some(Match::Lpm(parse_number(prefix)?, len.parse().ok()?))
+        }
+        _ => None,
+    }
+}
+
+/// The action in a dump, and its parameters.
+fn parse_action(text: &str) -> Option<(&str, Vec<Value>)> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Action entry: "))?;
+    let (action, params) = line.split_once(" -")?;
+    let params = params.split(',').map(str::trim).filter(|param| !param.is_empty());
+    Some((action, params.map(parse_number).collect::<Option<_>>()?))
+}
+
+fn parse_number(hex: &str) -> Option<Value> {
+    u128::from_str_radix(hex.trim(), 16).ok().map(Value::Number)
+}
+
+fn parse_register(text: &str) -> Option<Vec<u64>> {
+    let (_, values) = text.trim().split_once('=')?;
+    values.split(',').map(|value| value.trim().parse().ok()).collect()
+}
+
+/// Parses the answer to `counter_read`: packets and bytes.
+fn parse_counter(text: &str) -> Option<(u64, u64)> {
+    let (_, values) = text.lines().find_map(|line| line.split_once("= ("))?;
+    let (bytes, packets) = values.trim_end().strip_suffix(" packets)")?.split_once(" bytes, ")?;
+    Some((packets.parse().ok()?, bytes.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,5 +294,50 @@ mod tests {
             assert_eq!(version(text), expected, "{text}");
         }
         assert!(version("1.15.10") > Some(OLDEST) && version("1.9.9") < Some(OLDEST));
+    }
+
+    #[test]
+    fn cli_table_dump_parsed() {
+        let text = "\
+==========
+TABLE ENTRIES
+**********
+Dumping entry 0x1a
+Match key:
+* hdr.ipv4.dst        : LPM       0a000100/24
+Action entry: Ingress.route - 01, 020000000001, 020000000002
+**********
+Dumping entry 0x2
+Match key:
+* meta.port           : EXACT     0001
+* meta.tc             : EXACT     03
+Action entry: NoAction - 
+==========
+Dumping default entry
+Action entry: Ingress.no_route - 
+==========
+";
+        let dump = parse_table("T", text).unwrap();
+        let params = vec![1_u64.into(), Value::Mac([2, 0, 0, 0, 0, 1]), Value::Mac([2, 0, 0, 0, 0, 2])];
+        let route =
+            Entry::new("T", vec![Match::Lpm(Value::V4([10, 0, 1, 0].into()), 24)], "Ingress.route", params);
+        let other = Entry::new("T", vec![Match::exact(1_u64), Match::exact(3_u64)], "NoAction", vec![]);
+        assert_eq!(dump.entries, [(0x1a, route), (2, other)]);
+        assert_eq!(dump.default_action, Some(Entry::default_action("T", "Ingress.no_route", vec![])));
+        let empty = "==========\nTABLE ENTRIES\n==========\nDumping default entry\nEMPTY\n==========\n";
+        assert_eq!(parse_table("T", empty), Some(TableDump { entries: vec![], default_action: None }));
+        assert_eq!(parse_table("T", "nonsense"), None);
+        assert_eq!(parse_table("T", &text.replace("EXACT     03", "TERNARY   03 &&& 07")), None);
+    }
+
+    #[test]
+    fn registers_and_counters_are_read() {
+        assert_eq!(
+            parse_register("Ingress.rp_qpn= 0, 17, 9223372036854775807\n"),
+            Some(vec![0, 17, (1 << 63) - 1])
+        );
+        assert_eq!(parse_register("Ingress.rp_qpn[3]= 17\n"), Some(vec![17]));
+        assert_eq!(parse_counter("Egress.class_packets[3]= (1082 bytes, 2 packets)\n"), Some((2, 1082)));
+        assert_eq!(parse_counter("nonsense"), None);
     }
 }

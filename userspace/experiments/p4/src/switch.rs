@@ -93,7 +93,6 @@ pub struct QpPair {
     pub address: IpAddr,
     /// QPN of the near end, 24 bits.
     pub qpn: u32,
-    /// QPN of the other end.
     pub peer_qpn: u32,
 }
 
@@ -160,7 +159,6 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// A prefix of one address.
     pub const fn host(address: IpAddr) -> Self {
         let len = if address.is_ipv4() { 32 } else { 128 };
         Self { address, len }
@@ -264,7 +262,6 @@ pub fn parse(name: &str, text: &str) -> Result<(Settings, Switch), FileErrors> {
 }
 
 impl Switch {
-    /// A depth in packets, rounded.
     pub fn packets(&self, bytes: u64) -> u64 {
         let packet = self.packet.0.max(1);
         bytes.saturating_add(packet / 2) / packet
@@ -302,7 +299,6 @@ impl Switch {
     }
 }
 
-/// A key that occurs twice.
 fn repeated(mut keys: impl Iterator<Item = String>) -> Option<String> {
     let mut known = BTreeSet::new();
     keys.find(|key| !known.insert(key.clone()))

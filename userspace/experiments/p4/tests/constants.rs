@@ -30,7 +30,6 @@ fn p4_constants_match_common() {
     assert!(stored == text, "p4/constants.p4 differs from dcqcn-common: run `cargo xtask p4`");
 }
 
-/// Contents of the constants file.
 fn constants() -> String {
     let mut text = String::from(
         "// Written by `cargo xtask p4` from dcqcn-common: change it there.\n\n// Indices of `stats`, the order of `Stat`.\n",

@@ -39,7 +39,6 @@ fn ethernet(from: u16, to: u16) -> Vec<u8> {
     EthernetRepr { dst: mac(to), src: mac(from), ethertype: EtherType::IPV4 }.bytes().to_vec()
 }
 
-/// Data from the sender to the receiver.
 fn data(ecn: Ecn) -> Vec<u8> {
     let mut packet = ethernet(SENDER, RECEIVER);
     let udp_len = (DATA_BYTES - Ethernet::LEN - Ipv4::LEN) as u16;
@@ -51,7 +50,6 @@ fn data(ecn: Ecn) -> Vec<u8> {
     packet
 }
 
-/// The CNP from the receiver to the sender.
 fn cnp() -> Vec<u8> {
     let mut packet = [0; cnp::V4_LEN];
     let tos = ecn::tos(48, Ecn::NOT_ECT);

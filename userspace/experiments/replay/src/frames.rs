@@ -72,7 +72,6 @@ impl RawSocket {
         setsockopt(&self.fd, sockopt::SndBuf, &bytes).map_err(failed("limit a send buffer"))
     }
 
-    /// Sends a frame, waiting for buffer space.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         loop {
             match send(self.fd.as_raw_fd(), frame, MsgFlags::empty()) {

@@ -32,7 +32,6 @@ impl Kernel {
         Ok(Self { ebpf, maps, random: seed, out: vec![0; MAX_PACKET] })
     }
 
-    /// Runs the XDP program: return value, and length of the packet in `out`.
     fn run_xdp(&mut self, packet: &[u8], meta: &Meta) -> Result<(u32, u32), Error> {
         let ctx = xdp_context(packet.len() as u32, meta.ingress_ifindex);
         let result = dataplane::xdp(&mut self.ebpf)?

@@ -41,10 +41,11 @@ pub const MIN_PACKET: usize = 14;
 pub const MAX_PACKET: usize = 16_000;
 
 /// Hook that a packet enters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Hook {
     /// XDP, on arrival.
+    #[default]
     Xdp,
     /// TC ingress.
     Ingress,
@@ -110,7 +111,6 @@ pub struct Outcome {
     pub emitted: Vec<Outcome>,
 }
 
-/// Result of one run of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Result for its packet; `emitted` is empty.
@@ -127,7 +127,6 @@ pub struct State {
     pub counters: [Counters; 3],
     /// "Empty at" of every virtual queue, in the ticks of `dcqcn_common::vqueue`.
     pub queues: [u64; QUEUES as usize],
-    /// Pairs, by address and number.
     pub pairs: Vec<(QpId, Pair)>,
     pub rp: Vec<RpSet>,
     pub np: Vec<NpSet>,
@@ -137,7 +136,6 @@ pub struct State {
     pub times_ns: [u64; TIMES as usize],
     /// The event log, oldest first.
     pub events: Vec<Event>,
-    /// State of the random sequence.
     pub random: u64,
     /// Requesters of the tail-loss probe.
     pub requesters: Vec<(FlowId, Requester)>,

@@ -47,10 +47,11 @@ pub const DEFAULT_LINK_RATE_BPS: u64 = 40_000_000_000;
 const IFINDEX: u32 = 1;
 
 /// Engine that runs the hooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
     /// The library, in this process.
+    #[default]
     Reference,
     /// The eBPF object, in the running kernel.
     Kernel,
@@ -229,7 +230,6 @@ fn replay(
     Ok(summary)
 }
 
-/// Writes a line of JSON.
 fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');

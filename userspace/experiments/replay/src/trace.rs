@@ -206,7 +206,6 @@ struct Sink<'a, W> {
 }
 
 impl<W: Write> Sink<'_, W> {
-    /// Whether rows of internal events are needed.
     const fn wants_internal(&self) -> bool {
         self.expand || self.picture.is_some()
     }
@@ -269,7 +268,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// The header line, if any.
     fn write_header(self, output: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Csv => writeln!(output, "{HEADER}"),

@@ -9,7 +9,6 @@ use crate::frames::RawSocket;
 /// MTU of the wires: any Ethernet frame of the raw sockets fits.
 pub(crate) const MTU: u32 = 9_500;
 
-/// The switch's end of the wire to `port`.
 pub fn inner(port: u16) -> String {
     format!("sw{port}")
 }
@@ -29,7 +28,6 @@ pub fn connect(netns: &Netns, port: u16) -> Result<RawSocket> {
     netns.run(|| RawSocket::open(index)).map_err(wire_error)?.map_err(wire_error)
 }
 
-/// Wraps an error from outside P4.
 pub(crate) fn wire_error(error: impl std::fmt::Display) -> Error {
     Error::Ports { reason: error.to_string() }
 }

@@ -1,7 +1,6 @@
 //! `sim fabric`: a whole fabric, from its flags to its report.
 
 mod flags;
-mod front;
 mod plot;
 mod report;
 mod setup;

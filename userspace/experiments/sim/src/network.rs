@@ -26,7 +26,6 @@ mod switch;
 #[cfg(test)]
 mod tests;
 mod topology;
-mod wheel;
 mod wire;
 pub mod workload;
 

@@ -42,7 +42,6 @@ pub(crate) fn draw(path: &Path, title: &str, charts: &[Chart]) -> Result<()> {
     })
 }
 
-/// Draws `series` into the files of `path`.
 pub fn write(path: &Path, title: &str, star: &Star, series: &Series) -> Result<()> {
     let queues = (0..series.classes.len()).map(|at| queue(star, series, at));
     let charts: Vec<Chart> = [rates(star, series)].into_iter().chain(queues).collect();

@@ -1,21 +1,23 @@
 //! Settings of a simulation for flags, files and sweeps, and the presets they start from.
 
-mod front;
 pub mod knobs;
-mod set;
+
+use std::fmt;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
-use dcqcn_params::{Assignment, Profile, Settings, word};
+use dcqcn_params::{Assignment, Key, Profile, Settings, parse_word, word};
 use serde::Serialize;
 
-use crate::knobs::SetupError;
+use self::knobs::{
+    CLASS_KNOBS, CLASSES_KNOB, GROUP_CLASS, KNOBS, Knob, ROCE_KNOBS, Requirement, SHARED, SHORTHANDS, STEP,
+    SetupError, TCP_KNOBS, parameters_without_effect,
+};
 use crate::network::workload::{SizeWeight, Work};
 use crate::network::{MAX_FRAME_BYTES, QueuePfc, TcpLaw};
 use crate::star::{Class, Group, MAX_DURATION_NS, SeriesRequest, Star, all_finite};
-pub use set::Setting;
-pub(super) use set::set_class;
+use crate::sweep::SimulationSetup;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -138,7 +140,6 @@ pub struct Setup {
     pub changes: Vec<Assignment>,
     /// Names of the settings that were set; those of a file's groups are in `groups`.
     pub given: Vec<String>,
-    /// Whether time series are written.
     pub series: bool,
 }
 
@@ -231,7 +232,6 @@ impl Setup {
         Some(starts.fold(all_ns, u64::saturating_add).min(MAX_DURATION_NS))
     }
 
-    /// The RoCE or TCP groups of a file.
     pub(crate) fn groups_of_file(&self, is_roce: bool) -> impl Iterator<Item = &FileGroup> {
         self.groups.iter().filter(move |group| group.is_roce == is_roce)
     }
@@ -392,6 +392,187 @@ fn staircase(template: &Group, step_ns: u64) -> Vec<Group> {
 /// The class of the RoCE flows of `star`: that of the first group.
 pub(crate) fn roce_class(star: &Star) -> u8 {
     star.roce().next().map_or(ROCE_CLASS, |group| group.class)
+}
+
+impl SimulationSetup for Setup {
+    type Simulation = Star;
+
+    fn apply(&mut self, setting: &Setting) -> Result<()> {
+        let Setting { key, text } = setting;
+        let is_of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
+        let overrides = |group: &FileGroup| group.settings.iter().any(|setting| setting.key == *key);
+        let has_groups = self.groups_of_file(true).next().is_some();
+        ensure!(
+            !is_of_groups || !has_groups || !self.groups_of_file(true).all(overrides),
+            "{key} = {text} has no effect: every [[roce]] group of the file sets {key}; remove it there"
+        );
+        Ok(self.set(key, text)?)
+    }
+
+    fn changes(&self) -> &[Assignment] {
+        &self.changes
+    }
+
+    fn simulation(&self) -> Result<Star> {
+        self.star()
+    }
+
+    fn without_effect(&self) -> Vec<Requirement> {
+        // An invalid group is reported when the star is built.
+        let Ok(groups) =
+            [true, false].into_iter().map(|is_roce| self.groups(is_roce)).collect::<Result<Vec<_>>>()
+        else {
+            return Vec::new();
+        };
+        let groups = groups.concat();
+        let any = |is: fn(&Group) -> bool| groups.iter().any(is);
+        let (coexist, staircase) = (self.preset == Preset::Coexist, self.preset == Preset::Staircase);
+        let marks = !coexist || self.classes;
+        let control = self.star.control && marks;
+        let tcp = any(|group| !group.is_roce());
+        let stability = self.preset == Preset::Stability;
+        let blocks = any(|group| matches!(group.work, Work::Blocks { .. }));
+        let messages = any(|group| matches!(group.work, Work::Messages { .. }));
+        let knobs = [
+            ("xoff", self.pfc, "--pfc on"),
+            ("xon", self.pfc, "--pfc on"),
+            ("outstanding", blocks, "--block"),
+            ("load", messages, "--flow-sizes"),
+            ("tcp-law", tcp, "--tcp"),
+            ("step", staircase && self.roce.group.flows > 2, "`sim staircase` with 3 flows or more"),
+            ("classes", coexist, "`sim coexist`"),
+            ("control", marks, "--classes on"),
+            ("profile", control || tcp && marks, "--control on"),
+            ("sample", self.series || stability || staircase, "--csv or --plot"),
+        ];
+        let of_groups = self.groups.iter().flat_map(|group| &group.settings).map(|setting| &setting.key);
+        let given = |key: &str| self.given.iter().chain(of_groups.clone()).any(|given| given == key);
+        let ineffective = knobs.into_iter().filter(|(key, has_effect, _)| !has_effect && given(key));
+        let ineffective = ineffective.map(|(key, _, needs)| (format!("--{key}"), needs.to_owned()));
+        let is_ect = |group: &&Group| group.transport.tcp != Some(TcpLaw::Cubic);
+        let classes = groups.iter().filter(is_ect).filter(|_| marks).map(|group| group.class);
+        let classes: Vec<u8> = classes.collect();
+        let of_dcqcn = (!control).then_some(if marks { "--control on" } else { "--classes on" });
+        let probe = Some("`sim fabric --recovery probe`");
+        ineffective.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
+    }
+}
+
+/// One setting as text: checked, but not yet applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// A knob, `profile`, `kmin`, `kmax`, `pmax`, or a DCQCN parameter.
+    pub key: String,
+    pub text: String,
+}
+
+impl Setting {
+    /// Checks that `key` exists and that `text` is a value of it.
+    ///
+    /// # Errors
+    /// The setting is unknown, or the text is not a value of it.
+    pub fn new(key: &str, text: &str) -> Result<Self, SetupError> {
+        Setup::new(Preset::Incast).set(key, text)?;
+        Ok(Self { key: key.to_owned(), text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key, self.text)
+    }
+}
+
+impl Setup {
+    pub fn knobs(preset: Preset) -> impl Iterator<Item = &'static Knob<Self>> {
+        let own = match preset {
+            Preset::Staircase => Some(&STEP),
+            Preset::Coexist => Some(&CLASSES_KNOB),
+            Preset::Incast | Preset::Stability => None,
+        };
+        own.into_iter().chain(KNOBS)
+    }
+
+    /// Applies one setting; later ones take precedence.
+    ///
+    /// # Errors
+    /// The setting is unknown, or the text is not a value of it.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
+        self.given.push(key.to_owned());
+        if key == "profile" {
+            self.profile = parse_word(text).map_err(|error| SetupError(format!("profile = {error}")))?;
+            return Ok(());
+        }
+        if let Some(knob) = [&STEP, &CLASSES_KNOB].into_iter().chain(KNOBS).find(|knob| knob.key == key) {
+            return knob.read(self, text);
+        }
+        if let Some(knob) = ROCE_KNOBS.iter().find(|knob| knob.key == key) {
+            return knob.read(&mut self.roce, text);
+        }
+        let name = SHORTHANDS.iter().find(|short| short.0 == key).map_or(key, |short| short.1);
+        if name.parse::<Key>().is_err() {
+            return Err(unknown(key, setting_names(), "`dcqcn config example` lists the parameters"));
+        }
+        let change = Assignment::new(name, text).map_err(|error| SetupError(error.to_string()))?;
+        self.changes.push(change);
+        Ok(())
+    }
+}
+
+impl GroupSetup {
+    pub(crate) fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
+        let is_roce = self.group.is_roce();
+        let roce = ROCE_KNOBS.iter().filter(|knob| is_roce || SHARED.contains(&knob.key));
+        let tcp = if is_roce { &[] } else { TCP_KNOBS };
+        let knobs = roce.chain(tcp).chain([&GROUP_CLASS]);
+        match key {
+            "name" => text.clone_into(&mut self.group.name),
+            "after" if is_roce => self.group.after = Some(text.to_owned()),
+            "delay" if is_roce => {
+                let mut scratch = Setup::new(Preset::Incast);
+                scratch.set(key, text)?;
+                self.group.sender_delay_ns = Some(scratch.star.sender_delay_ns);
+            }
+            _ => match knobs.clone().find(|knob| knob.key == key) {
+                Some(knob) => knob.read(self, text)?,
+                None => {
+                    let words: &[&str] =
+                        if is_roce { &["name", "delay", "after", "flow-sizes"] } else { &["name"] };
+                    let names = knobs.map(|knob| knob.key).chain(words.iter().copied());
+                    return Err(unknown(key, names, "`dcqcn-lab sim example` shows the keys of a group"));
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn set_class(class: &mut Class, key: &str, text: &str) -> Result<(), SetupError> {
+    match CLASS_KNOBS.iter().find(|knob| knob.key == key) {
+        Some(knob) => knob.read(class, text),
+        None => Err(unknown(key, CLASS_KNOBS.iter().map(|knob| knob.key), "a class has weight and xoff")),
+    }
+}
+
+/// Every name of [`Setup::set`] other than parameters.
+pub(crate) fn setting_names() -> impl Iterator<Item = &'static str> {
+    let knobs = [&STEP, &CLASSES_KNOB].into_iter().chain(KNOBS).map(|knob| knob.key);
+    knobs
+        .chain(ROCE_KNOBS.iter().map(|knob| knob.key))
+        .chain(SHORTHANDS.iter().map(|short| short.0))
+        .chain(["profile"])
+}
+
+/// Minimum similarity of two names for a suggestion, from 0 to 1.
+const MIN_SIMILARITY: f64 = 0.5;
+
+fn unknown(key: &str, names: impl Iterator<Item = &'static str>, otherwise: &str) -> SetupError {
+    let names = names.map(str::to_owned).chain(Key::all().map(|key| key.to_string()));
+    let rated = names.map(|name| (strsim::normalized_damerau_levenshtein(key, &name), name));
+    let nearest =
+        rated.max_by(|(a, _), (b, _)| a.total_cmp(b)).filter(|(likeness, _)| *likeness >= MIN_SIMILARITY);
+    let hint = nearest.map_or_else(|| otherwise.to_owned(), |(_, name)| format!("did you mean `{name}`?"));
+    SetupError(format!("unknown setting `{key}`: {hint}"))
 }
 
 #[cfg(test)]

@@ -32,7 +32,6 @@ pub struct Run<T> {
 pub struct RunCost {
     /// Wall-clock time, s.
     pub wall_seconds: f64,
-    /// Packet hops simulated per second of it.
     pub hops_per_second: f64,
     /// Peak memory of the process so far, B; 0 if the system does not report it.
     pub peak_memory_bytes: u64,

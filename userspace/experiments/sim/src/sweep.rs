@@ -8,7 +8,6 @@ use super::presets::{Setting, refuse_unread};
 use super::runs::{Run, run_all};
 use crate::network::Simulation;
 
-/// Settings that describe a simulation.
 pub trait SimulationSetup: Clone {
     type Simulation: Simulation;
 
@@ -30,7 +29,6 @@ pub trait SimulationSetup: Clone {
     fn simulation(&self) -> Result<Self::Simulation>;
 }
 
-/// A completed run of a sweep.
 pub struct SweptRun<S: SimulationSetup> {
     /// Settings that differ between the runs.
     pub settings: Vec<Setting>,
@@ -62,7 +60,6 @@ pub fn sweep<S: SimulationSetup>(base: &S, axes: &[Axis], threads: Option<u16>) 
     Ok(completed.collect())
 }
 
-/// Maximum number of combinations of one sweep.
 pub(crate) const MAX_RUNS: usize = 10_000;
 
 /// A setting and its values, as in `kmax=200KB,400KB,1MB`.
@@ -102,7 +99,6 @@ impl Axis {
     }
 }
 
-/// Number of combinations of the axes' values.
 pub fn number_of_runs(axes: &[Axis]) -> usize {
     axes.iter().map(|axis| axis.settings.len()).product()
 }

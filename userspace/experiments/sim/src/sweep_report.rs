@@ -34,7 +34,6 @@ impl<R> SweepRun<R> {
     }
 }
 
-/// A report with a row in the table of a sweep.
 pub trait SweepRow: Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
 }

@@ -6,23 +6,280 @@
 
 mod evaluate;
 mod report;
-mod run;
 mod space;
-mod task;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, Result, ensure};
-use clap::ValueEnum as _;
-use dcqcn_params::{Assignment, Profile, to_toml};
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::builder::TypedValueParser as _;
+use clap::{Args, ValueEnum as _, value_parser};
+use dcqcn_common::params::Config;
+use dcqcn_params::{Assignment, Profile, Settings, to_toml};
+use dcqcn_support::render;
 use toml::Value;
 
+use self::evaluate::{Evaluator, Tried};
+use self::space::Space;
 use crate::fabric::FabricSetup;
+use crate::knobs::{SetupError, refuse_without_effect};
+use crate::network::{Random, Scenario};
+use crate::runs::Pool;
+use crate::sweep::SimulationSetup as _;
 pub use evaluate::{Bounds, Limits, Objective, Score};
 pub use report::{Row, TuneReport};
-pub use run::tune;
-pub use space::Settings;
-pub use task::Task;
+
+/// Default time limit of a simulation: slower flows count as incomplete.
+const DURATION_NS: u64 = 100_000_000;
+/// Candidates per batch: enough for all cores, and few enough for a prompt Ctrl-C.
+const BATCH: usize = 8;
+/// Maximum draws for a valid and new candidate, before the search ends.
+const MAX_DRAWS: usize = 200;
+/// Offset of the second evaluation's seeds from those of the search.
+const CHECK_SEED_OFFSET: u64 = 1_000;
+
+/// Input of a search: the fabric and its traffic, whose profile and parameters are not searched, and its size.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Search")]
+pub struct Task {
+    #[command(flatten)]
+    pub setup: FabricSetup,
+    /// Further workload: flags on top of the others, as workload=incast:16,size=500KB. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    pub also: Vec<String>,
+    /// Candidates to simulate.
+    #[arg(long, value_name = "N", default_value_t = 96, value_parser = value_parser!(u16).range(1..=10_000).map(usize::from))]
+    pub budget: usize,
+    /// Metric of slowdown to minimise.
+    #[arg(long, value_name = "METRIC", value_enum, default_value_t = Objective::P99)]
+    pub objective: Objective,
+    #[command(flatten)]
+    pub limits: Limits,
+    /// Number of seeds per workload in the search, starting at --seed.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u64).range(1..=100))]
+    pub seeds: u64,
+    /// Number of seeds per workload in the second evaluation.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u64).range(1..=100))]
+    pub check_seeds: u64,
+    /// Candidates in the second evaluation.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u16).range(1..=100).map(usize::from))]
+    pub keep: usize,
+    /// Seed of the search.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub search_seed: u64,
+}
+
+impl Task {
+    /// All workloads, without DCQCN settings, which each candidate adds.
+    fn setups(&self) -> Result<Vec<FabricSetup>> {
+        let base = FabricSetup {
+            changes: Vec::new(),
+            duration: self.setup.duration.or(Some(DURATION_NS)),
+            ..self.setup.clone()
+        };
+        let mut setups = vec![base.clone()];
+        for text in &self.also {
+            setups.push(other_workload(&base, text).with_context(|| format!("--also {text}"))?);
+        }
+        // There is one score of many simulations, and only DCQCN is searched.
+        for setup in &setups {
+            let flags = [
+                ("--sample", setup.sample),
+                ("--base-rtt", setup.base_rtt),
+                ("--target-delay", setup.target_delay),
+            ];
+            for (flag, given) in flags {
+                ensure!(given.is_none(), SetupError(format!("{flag} has no effect here: omit it")));
+            }
+        }
+        refuse_without_effect(setups.iter().map(FabricSetup::without_effect))?;
+        // Any profile for these links will do.
+        for setup in &mut setups {
+            setup.profile.get_or_insert(Profile::Paper);
+        }
+        Ok(setups)
+    }
+
+    /// The simulations of each workload with `count` seeds, from the setup's own seed plus an offset. Seeds wrap to 0.
+    ///
+    /// # Errors
+    /// Settings are inconsistent, have no effect, or describe no workload.
+    fn workloads(&self, beyond: u64, count: u64) -> Result<Vec<Vec<Scenario>>> {
+        let of = |setup: &FabricSetup| -> Result<Vec<Scenario>> {
+            let first = setup.seed.unwrap_or(1).wrapping_add(beyond);
+            let with =
+                |number| FabricSetup { seed: Some(first.wrapping_add(number)), ..setup.clone() }.scenario();
+            (0..count).map(with).collect()
+        };
+        let workloads: Vec<Vec<Scenario>> = self.setups()?.iter().map(of).collect::<Result<_>>()?;
+        let mut rates = workloads.iter().flatten().map(host_rate_bps);
+        let first = rates.next();
+        // A topology from a file defines its own rates.
+        ensure!(
+            rates.all(|rate| Some(rate) == first),
+            "all hosts' links must have one rate, but the topologies of --topology and --also have several"
+        );
+        Ok(workloads)
+    }
+}
+
+fn host_rate_bps(scenario: &Scenario) -> u64 {
+    scenario.topology.links.first().map_or(0, |link| link.rate_bps)
+}
+
+/// Another workload between the same hosts.
+fn other_workload(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
+    let other = base.with_effect(text)?;
+    let is_same = (other.profile, other.control) == (base.profile, base.control) && other.changes.is_empty();
+    ensure!(is_same, "DCQCN is the same for all traffic; specify --profile and --set outside --also");
+    ensure!(
+        other.class == base.class,
+        "parameters are searched for one class; specify --class outside --also"
+    );
+    ensure!(
+        other.host_link == base.host_link,
+        "all hosts' links must have one rate; specify --host-link outside --also"
+    );
+    Ok(other)
+}
+
+/// Searches parameters on `threads` cores, by default all, with progress on stderr. Ctrl-C ends the search early.
+///
+/// # Errors
+/// The fabric cannot be simulated, nothing was finished, or the system has no file descriptor or thread left.
+pub fn tune(task: &Task, threads: Option<u16>) -> Result<TuneReport> {
+    let searched = task.workloads(0, task.seeds)?;
+    let checked = task.workloads(CHECK_SEED_OFFSET, task.check_seeds)?;
+    let base = searched.iter().flatten().next().context("no simulations; set --seeds to at least 1")?;
+    let (setup, rate_bps) = (&task.setup, host_rate_bps(base));
+    let space = Space::new(setup, rate_bps)?;
+    ensure_one_is_valid(&space, task, rate_bps)?;
+    let presets = presets(setup, rate_bps);
+    let flows = |workloads: &[Vec<Scenario>]| -> u64 {
+        workloads.iter().flatten().map(|scenario| scenario.workload.flows().len() as u64).sum()
+    };
+    let runs = [presets.len() + task.budget, presets.len() + task.keep.min(task.budget)];
+    let pool = Pool::new(runs[0] as u64 * flows(&searched) + runs[1] as u64 * flows(&checked), threads)?;
+    let duration_ns = base.duration_ns;
+    let first = Evaluator::new(&pool, searched, task.objective)?;
+    let second = Evaluator::new(&pool, checked, task.objective)?;
+
+    let configs: Vec<Config> =
+        presets.iter().map(|preset| preset.settings.config(Some(rate_bps))).collect::<Result<_, _>>()?;
+    let scores =
+        first.scores(&configs, "presets")?.context("interrupted before the presets were simulated")?;
+    if let Some((left, name)) = unfinished(&scores, &presets) {
+        bail!(
+            "no preset completes all flows in the simulated time (`{name}` leaves {left}); increase --duration (now {}) or \
+             use finite traffic",
+            render::ns(duration_ns)
+        );
+    }
+    let limits = task.limits.of(first.simulations(), &scores);
+    let mut tried: Vec<Tried> = Vec::new();
+    for ((preset, config), score) in presets.into_iter().zip(configs).zip(scores) {
+        let (Preset { name, settings, is_as_given }, score) = (preset, score.under(&limits));
+        tried.push(Tried { name, is_preset: true, is_as_given, settings, config, score });
+    }
+
+    let presets_count = tried.len();
+    let candidates = Candidates { task, space, rate_bps };
+    let found = candidates.search(&first, &limits)?;
+    let simulated = found.len();
+    tried.extend(best(found, task.keep));
+
+    let configs: Vec<Config> = tried.iter().map(|tried| tried.config).collect();
+    // None after Ctrl-C.
+    let again = second.scores(&configs, "second evaluation")?;
+    // Other seeds cause other pauses: recompute the limits from the presets.
+    let of_presets = |scores: &Vec<Score>| {
+        task.limits.of(second.simulations(), scores.get(..presets_count).unwrap_or_default())
+    };
+    let checked_limits = again.as_ref().map(of_presets);
+    let mut again = again.map(Vec::into_iter);
+    let mut rows: Vec<Row> = tried
+        .into_iter()
+        .map(|tried| {
+            let checked = again.as_mut().and_then(Iterator::next);
+            let checked = checked.zip(checked_limits).map(|(score, limits)| score.under(&limits));
+            Row::new(tried, setup.class(), checked)
+        })
+        .collect();
+    rows.sort_by(|a, b| a.rank().total_cmp(&b.rank()));
+    Ok(TuneReport::new(task, simulated, (limits, checked_limits), rows))
+}
+
+/// Rejects settings that are invalid with all candidates, before any simulation.
+fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> {
+    let mut random = Random::new(task.search_seed);
+    let mut last = Ok(());
+    for _ in 0..MAX_DRAWS {
+        match space.draw(&mut random).config(Some(rate_bps)) {
+            Ok(_) => return Ok(()),
+            Err(error) => last = Err(error),
+        }
+    }
+    last.context("no candidate is valid with the given --profile and --set")
+}
+
+/// The lowest number of incomplete flows among the presets, if all have some.
+fn unfinished<'p>(scores: &[Score], presets: &'p [Preset]) -> Option<(u64, &'p str)> {
+    let left = scores.iter().zip(presets).map(|(score, preset)| (score.unfinished, preset.name.as_str()));
+    left.min().filter(|(left, _)| *left > 0)
+}
+
+fn best(mut found: Vec<Tried>, keep: usize) -> Vec<Tried> {
+    found.sort_by(|a, b| a.score.rank().total_cmp(&b.score.rank()));
+    found.truncate(keep);
+    found
+}
+
+struct Candidates<'t> {
+    task: &'t Task,
+    space: Space,
+    rate_bps: u64,
+}
+
+impl Candidates<'_> {
+    /// Simulates candidates up to the budget; fewer after Ctrl-C, or if no more are found.
+    fn search(&self, evaluator: &Evaluator<'_>, limits: &Bounds) -> Result<Vec<Tried>> {
+        let Task { budget, search_seed, .. } = *self.task;
+        let mut random = Random::new(search_seed);
+        let mut found: Vec<Tried> = Vec::new();
+        while found.len() < budget {
+            let mut batch: Vec<(Settings, Config)> = Vec::new();
+            for _ in found.len()..budget.min(found.len() + BATCH) {
+                let is_new = |settings: &Settings| {
+                    found.iter().all(|tried| tried.settings != *settings)
+                        && batch.iter().all(|(other, _)| other != settings)
+                };
+                batch.extend(self.next(&mut random, is_new));
+            }
+            let configs: Vec<Config> = batch.iter().map(|(_, config)| *config).collect();
+            let least = found.iter().map(|tried| tried.score.rank()).fold(f64::INFINITY, f64::min);
+            let message = format!("{} of {budget} candidates, best {least:.2}", found.len());
+            let Some(scores) = evaluator.scores(&configs, &message)?.filter(|scores| !scores.is_empty())
+            else {
+                break;
+            };
+            for ((settings, config), score) in batch.into_iter().zip(scores) {
+                let (name, score) = (format!("candidate {}", found.len() + 1), score.under(limits));
+                found.push(Tried { name, is_preset: false, is_as_given: true, settings, config, score });
+            }
+        }
+        Ok(found)
+    }
+
+    /// A valid candidate that was not drawn before; `None` after too many draws.
+    fn next(&self, random: &mut Random, is_new: impl Fn(&Settings) -> bool) -> Option<(Settings, Config)> {
+        (0..MAX_DRAWS).find_map(|_| {
+            let settings = self.space.draw(random);
+            let config = settings.config(Some(self.rate_bps)).ok()?;
+            is_new(&settings).then_some((settings, config))
+        })
+    }
+}
 
 /// Hosts and interfaces of a fleet that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +287,6 @@ pub struct FleetTarget {
     pub group: String,
     /// Labels of its hosts; none: all hosts.
     pub labels: Vec<(String, String)>,
-    /// Name or pattern of the interfaces.
     pub interface: String,
 }
 
@@ -54,7 +310,7 @@ impl TuneReport {
         // Writing into a `String` cannot fail.
         let _ = write_group(&mut text, target);
         let changes = row.assignments.clone();
-        let settings = dcqcn_params::Settings { changes, ..Default::default() };
+        let settings = Settings { changes, ..Settings::default() };
         for line in to_toml(&settings).lines() {
             match line.strip_prefix('[') {
                 Some(table) => text += &format!("[group.interface.{table}"),
@@ -95,7 +351,6 @@ const SONIC: [(&str, &str); 3] = [("kmin", "1MiB"), ("kmax", "2MiB"), ("pmax", "
 struct Preset {
     name: String,
     settings: Settings,
-    /// Whether the preset includes the given settings.
     is_as_given: bool,
 }
 
@@ -110,13 +365,13 @@ fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
         .collect();
     let of = |profile: &Profile| Preset {
         name: dcqcn_params::word(profile),
-        settings: Settings { profile: *profile, changes: Vec::new() },
+        settings: Settings { profile: Some(*profile), ..Settings::default() },
         is_as_given,
     };
     let mut presets: Vec<Preset> = profiles.iter().map(of).collect();
     let sonic = SONIC.map(|(name, text)| Assignment::new(&format!("wred.{}.{name}", setup.class()), text));
     if let Ok(changes) = sonic.into_iter().collect::<Result<Vec<_>, _>>() {
-        let settings = Settings { profile: Profile::Nvidia, changes };
+        let settings = Settings { profile: Some(Profile::Nvidia), changes, ..Settings::default() };
         presets.push(Preset { name: "sonic".to_owned(), settings, is_as_given });
     }
     if !is_as_given {
@@ -125,9 +380,14 @@ fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
             Some(profile) => vec![profile],
             None => [Profile::Hpcc].into_iter().chain(profiles).collect(),
         };
-        let with = |profile| Settings { profile, changes: setup.changes.clone() };
+        let with = |profile| Settings {
+            profile: Some(profile),
+            changes: setup.changes.clone(),
+            ..Settings::default()
+        };
         // Given settings may be valid with searched values, but with no profile.
-        let settings = usual.into_iter().map(with).find(|settings| settings.config(host_rate_bps).is_ok());
+        let settings =
+            usual.into_iter().map(with).find(|settings| settings.config(Some(host_rate_bps)).is_ok());
         presets.extend(settings.map(|settings| Preset {
             name: "as given".to_owned(),
             settings,
@@ -135,33 +395,4 @@ fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
         }));
     }
     presets
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fabric::setup;
-
-    #[test]
-    fn presets_valid_and_include_given_settings() {
-        let names = |line: &str, bps: u64| {
-            let setup = setup(line);
-            let presets = presets(&setup, bps);
-            assert!(presets.iter().all(|preset| preset.settings.config(bps).is_ok()), "{presets:?}");
-            let is_given = setup.profile.is_some() || !setup.changes.is_empty();
-            assert!(
-                presets.iter().all(|preset| preset.is_as_given == (!is_given || preset.name == "as given"))
-            );
-            presets.into_iter().map(|preset| preset.name).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(names("", 100_000_000_000), "paper nvidia hpcc irdma sonic");
-        assert_eq!(
-            names("--profile hpcc --class 4", 1_000_000_000_000 / 40),
-            "paper nvidia hpcc irdma sonic as given"
-        );
-        assert_eq!(names("", 1_000_000_000), "paper nvidia irdma lab sonic");
-        assert_eq!(names("--set rpg_ai_rate=5mbit", 1_000_000_000), "paper nvidia irdma lab sonic as given");
-        // No profile has a valid Kmax for it.
-        assert_eq!(names("--set wred.3.kmin=900MB", 1_000_000_000), "paper nvidia irdma lab sonic");
-    }
 }

@@ -92,7 +92,6 @@ impl Bmv2 {
 }
 
 impl Probe {
-    /// A reading of the switch.
     pub(super) fn reader(&mut self) -> Reader<'_> {
         Reader::new(&mut self.session, &self.program)
     }

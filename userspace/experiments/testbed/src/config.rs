@@ -10,7 +10,6 @@ use serde::Serialize;
 /// Maximum number of sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
 pub(crate) const MAX_SENDERS: u16 = 250;
 
-/// Parameters of an N-to-1 incast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IncastConfig {
     /// Sender hosts, 1 to 250.
@@ -19,7 +18,6 @@ pub struct IncastConfig {
     pub qps_per_sender: u16,
     /// Rate of every link, the bottleneck included, bit/s. 1 Mbit/s to 100 Gbit/s.
     pub link_bps: u64,
-    /// Duration of traffic, ns.
     pub duration_ns: u64,
     /// Start-up excluded from the steady state, ns. Less than the duration.
     pub warm_up_ns: u64,
@@ -37,7 +35,6 @@ pub struct IncastConfig {
     pub buffer_bytes: u32,
     /// Bulk TCP flows that share the bottleneck in a separate class, 0 to 64.
     pub tcp_flows: u16,
-    /// IPv6 instead of IPv4.
     pub ipv6: bool,
     /// Whether the switch is BMv2 instead of Linux.
     pub bmv2: bool,

@@ -237,12 +237,10 @@ enum AttachedSwitch {
     Bmv2(Box<P4Switch>),
 }
 
-/// State of a configured BMv2 switch.
 struct P4Switch {
     config: Config,
     probe: Probe,
     rp: RpLocation,
-    /// Register indices of the flows.
     slots: HashMap<FlowId, u64>,
 }
 
@@ -270,15 +268,12 @@ impl P4Switch {
     }
 }
 
-/// The data plane of the whole lab.
 pub(super) struct AttachedLab {
     switch: AttachedSwitch,
-    /// The settings of the whole lab.
     presumed: Config,
     /// `None`, with no `senders`, if the switch also runs the hosts' RP and NP.
     receiver: Option<AttachedPort>,
     senders: Vec<AttachedPort>,
-    /// Sender and identity of each flow.
     flows: Vec<(usize, FlowId)>,
 }
 

@@ -72,7 +72,6 @@ impl Path {
         frame.put_bytes(0, payload_bytes);
     }
 
-    /// Builds an ACK or NAK in `frame`.
     pub(crate) fn write_reply(&self, frame: &mut BytesMut, reply: &Reply) {
         let syndrome = match reply.kind {
             ReplyKind::Ack => Syndrome::ACK,
@@ -164,7 +163,6 @@ pub(crate) enum Body {
     Other,
 }
 
-/// Reason why an endpoint ignores a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IgnoreReason {
     /// Not RoCEv2 over plain IPv4 or IPv6, or truncated.

@@ -23,7 +23,6 @@ pub struct Host {
 }
 
 impl Host {
-    /// Whether the host is a port of this machine instead of a namespace.
     pub(super) const fn is_port_of_machine(&self) -> bool {
         self.port.is_empty()
     }

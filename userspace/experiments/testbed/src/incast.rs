@@ -245,7 +245,6 @@ fn show_progress(schedule: &Schedule<'_>, interrupt: &Interrupt, progress: &Prog
     Ok(false)
 }
 
-/// Cancels the run on drop.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -300,7 +299,6 @@ impl<'scope> LabThreads<'scope, '_> {
     }
 }
 
-/// The threads of a TCP flow.
 type TcpEnds<'scope> = (ScopedJoinHandle<'scope, Result<()>>, ScopedJoinHandle<'scope, Result<Binned>>);
 
 fn join<T>(handle: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {

@@ -7,7 +7,6 @@
 #![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
 
 mod bmv2;
-mod classify;
 mod config;
 mod control;
 mod cpu;

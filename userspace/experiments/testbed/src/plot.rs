@@ -16,7 +16,6 @@ const RATE_BINS: usize = 5;
 const REAL_QUEUE: RGBColor = COLOURS[0];
 const VIRTUAL_QUEUE: RGBColor = COLOURS[1];
 
-/// TCP flows named in the legend.
 const NAMED_TCP: usize = 2;
 
 /// Writes `NAME.svg` and `NAME.png` to `directory`, which is created if necessary. The runs are stacked in order.
@@ -94,7 +93,6 @@ fn queue(run: &RunRecord) -> Chart {
     chart(run, caption, "KB", top_kb, lines)
 }
 
-/// Rate allowed by a flow's reaction point at a sample, Mbit/s.
 fn rate_limit_mbps(sample: &Sample, flow: usize) -> Option<(f64, f64)> {
     let limit_bps = (*sample.control.as_ref()?.rates_bps.get(flow)?)?;
     Some((sample.at_ns as f64 / 1e9, limit_bps as f64 / 1e6))

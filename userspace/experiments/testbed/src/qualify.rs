@@ -4,7 +4,6 @@
 
 mod incast;
 mod marking;
-mod ports;
 mod report;
 mod watchdog;
 mod wire;
@@ -15,6 +14,7 @@ use std::{env, fmt};
 
 use anyhow::{Context, Result, bail};
 use dcqcn_common::params::Config;
+use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_params::{Assignment, Profile, Settings, word};
 use dcqcn_support::interrupt::Interrupt;
@@ -29,7 +29,6 @@ use super::record::RunRecord;
 use super::topology::{HostSpeed, Topology};
 use super::{DataPlane, RpLocation};
 use incast::KnownSwitch;
-use ports::of_ports;
 use wire::Wire;
 
 pub use report::{CaseDuration, Check, Outcome, QualifyReport};
@@ -74,7 +73,6 @@ pub struct QualifyConfig {
     pub cases: Vec<Case>,
     /// Senders and their windows, link rate and buffer, duration.
     pub incast: IncastConfig,
-    /// Rounds of the case `marking`.
     pub rounds: u32,
     /// Whether to hide the progress line.
     pub quiet: bool,
@@ -82,6 +80,8 @@ pub struct QualifyConfig {
     pub settings: Settings,
 }
 
+/// InfiniBand's payload sizes, the largest first.
+const PAYLOADS: [u32; 5] = [4_096, 2_048, 1_024, 512, 256];
 /// The watchdog, off by default.
 const WATCHDOG: [(&str, &str); 2] =
     [("pfc_wd_detection_time", "200ms"), ("pfc_wd_restoration_time", "400ms")];
@@ -115,6 +115,28 @@ impl QualifyConfig {
             }
         }
         self.incast.validate()
+    }
+
+    /// Selects the largest payload that fits the ports' MTU.
+    fn fitted(&self) -> Result<Self> {
+        /// IPv6, UDP, BTH, RETH, immediate data and ICRC.
+        const HEADERS_BYTES: u32 = 40 + 8 + 12 + 16 + 4 + 4;
+        let mut config = self.clone();
+        let DeviceUnderTest::Ports(ports) = &self.against else {
+            return Ok(config);
+        };
+        let netlink = Netlink::connect()?;
+        for port in ports {
+            let mtu = netlink.link(port)?.mtu;
+            let fits = |payload: &u32| payload + HEADERS_BYTES <= mtu;
+            let Some(payload) = PAYLOADS.into_iter().find(fits) else {
+                bail!(
+                    "{port} has an MTU of {mtu}, which is too small for RoCE; run `ip link set {port} mtu 1500`"
+                );
+            };
+            config.incast.mtu_bytes = config.incast.mtu_bytes.min(payload);
+        }
+        Ok(config)
     }
 
     /// The settings with their profile.
@@ -201,7 +223,6 @@ impl Bench<'_> {
         }
     }
 
-    /// The reason why a case cannot be run here.
     fn cannot(&self, case: Case) -> Result<Option<String>> {
         Ok(match self.config.against {
             DeviceUnderTest::Bmv2 => {
@@ -225,6 +246,27 @@ impl Bench<'_> {
         }
     }
 
+    /// Whether several QPs of a sender may exceed the port's rate: fq limits each one to that, HTB all of them.
+    fn are_hosts_faster(&self) -> bool {
+        !matches!(self.config.against, DeviceUnderTest::Ports(_)) || kernel_has_qdisc("fq").unwrap_or(true)
+    }
+
+    /// Whether the first sender is known to be faster than the port under test.
+    fn is_slower(&self) -> bool {
+        match &self.config.against {
+            DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => true,
+            DeviceUnderTest::Ports(ports) => {
+                let speed = ports.first().and_then(|port| {
+                    let netlink = Netlink::connect().ok()?;
+                    let link = netlink.link(port).ok()?;
+                    netlink.speed_bps(link.index).ok()?
+                });
+                // A difference large enough for marks.
+                speed.is_some_and(|bps| bps / 11 * 10 >= self.config.incast.link_bps)
+            }
+        }
+    }
+
     fn network(&self, incast: &IncastConfig) -> Result<Topology> {
         match &self.config.against {
             DeviceUnderTest::Ports(ports) => of_ports(ports, incast.flood),
@@ -244,7 +286,6 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs an incast with DCQCN.
     fn traffic(&self, incast: &IncastConfig) -> Result<RunRecord> {
         let network = self.network(incast)?;
         let mut incast = incast.clone();
@@ -368,7 +409,19 @@ const PFC_WINDOW: u32 = 64;
 const STORAGE_QPS: u16 = 4;
 const STORAGE_MESSAGE_BYTES: u32 = 64 << 10;
 
-/// The program of this name on `PATH`.
+/// The network between ports of the machine. The last but one sends non-RoCE traffic, if needed.
+fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
+    match ports {
+        [senders @ .., flooder, receiver] if flood && !senders.is_empty() => {
+            Topology::of_ports(senders, Some(flooder), receiver)
+        }
+        [senders @ .., receiver] if !flood && !senders.is_empty() => {
+            Topology::of_ports(senders, None, receiver)
+        }
+        _ => bail!("too few ports: {}", ports.join(", ")),
+    }
+}
+
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())

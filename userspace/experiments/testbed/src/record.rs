@@ -26,7 +26,6 @@ impl Binned {
         }
     }
 
-    /// Sum over the bins that start inside `window`.
     pub(crate) fn sum(&self, window: Window) -> u64 {
         self.iter().filter(|(start_ns, _)| window.contains(*start_ns)).map(|(_, amount)| amount).sum()
     }
@@ -98,9 +97,7 @@ pub struct SentRecord {
 
 #[derive(Clone, Debug)]
 pub struct Answers {
-    /// ACKs and NAKs, by their DSCP.
     pub acks_by_dscp: [u64; DSCPS],
-    /// CNPs, by their DSCP.
     pub cnps_by_dscp: [u64; DSCPS],
     /// PFC frames with XOFF.
     pub pauses: u64,
@@ -144,11 +141,9 @@ pub struct ControlSample {
     /// Current rate of each flow's reaction point, in the order of the flows, bit/s; `None` while it has no limit.
     pub rates_bps: Vec<Option<u64>>,
     pub ce_marks: u64,
-    /// CNPs the receiver's notification point sent.
     pub cnps_sent: u64,
     /// CNPs that took effect at the senders' reaction points.
     pub cnps_handled: u64,
-    /// CNPs the senders' reaction points ignored.
     pub cnps_ignored: u64,
     /// RoCE packets sent by the switch's ports to the senders, by traffic class, where counted.
     pub returned: [u64; CLASSES],
@@ -193,7 +188,6 @@ impl RunRecord {
         Window { start_ns: 0, end_ns: self.duration_ns }
     }
 
-    /// The run without its start-up.
     pub(crate) const fn steady(&self) -> Window {
         Window { start_ns: self.warm_up_ns, end_ns: self.duration_ns }
     }

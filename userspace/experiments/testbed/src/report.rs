@@ -26,7 +26,6 @@ pub struct RunReport {
     pub control: bool,
     /// Metrics without the warm-up.
     pub steady: WindowMetrics,
-    /// Metrics from start to end.
     pub whole: WindowMetrics,
     /// Fraction of the machine's CPU time that was busy, 0 to 1. Near 1, the metrics reflect the machine rather than
     /// the network.
@@ -57,11 +56,9 @@ pub struct WindowMetrics {
     pub queue_bytes: Quantiles,
     /// One-way delay of RoCE data packets, ns.
     pub delay_ns: Quantiles,
-    /// Goodput of each TCP flow, bit/s.
     pub tcp_goodput_bps: Vec<f64>,
 }
 
-/// Metrics of one RoCE flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowMetrics {
     pub name: String,

@@ -81,7 +81,6 @@ impl Task {
         Self { stop, thread: Some(thread) }
     }
 
-    /// Stops the task.
     pub(super) fn stop(mut self) -> Result<()> {
         self.end()
     }

@@ -22,14 +22,13 @@ use dcqcn_loader::attach;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
 use dcqcn_netlink::{Netlink, Netns};
+use netlink_packet_route::tc::{TcFilterU32Option, TcHandle, TcU32Key, TcU32Selector, TcU32SelectorFlags};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::bmv2::Bmv2;
-use super::classify;
 use super::config::{IncastConfig, MAX_SENDERS};
 use super::host::Host;
 
-/// Prefix of the names of the lab's namespaces.
 pub(crate) const NETNS_PREFIX: &str = "dcqcn-lab-";
 /// Lock file of the running lab; the kernel releases it when the process exits for any reason.
 const LOCK_FILE: &str = "/run/dcqcn-lab.lock";
@@ -43,23 +42,18 @@ const FRAME_BYTES: u32 = LINK_MTU + 14;
 const BURST_BYTES: u32 = 2 * FRAME_BYTES;
 /// Queue of a sender NIC, bytes. Socket buffers fill long before it does.
 const NIC_QUEUE_BYTES: u32 = 4 << 20;
-/// Buffer of the non-RoCE classes, bytes.
 const OTHER_BUFFER_BYTES: u32 = 256 << 10;
 
 /// Minor number of the switch port's class for a queue: the data plane puts a packet of queue `q` into class `1:q+1`.
 const fn queue_class(queue: u16) -> Handle {
     Handle::new(1, queue + 1)
 }
-/// The port as a whole.
 const PORT: Handle = Handle::new(1, 0xff);
 /// Queue 0: non-RoCE traffic.
 const BEST_EFFORT: Handle = queue_class(0);
-/// Queue 3: RoCE data.
 pub(super) const ROCE: Handle = queue_class(3);
-/// Queue 6: CNPs.
 const CNP: Handle = queue_class(6);
 
-/// Rate at which hosts send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostSpeed {
     Link,
@@ -80,7 +74,6 @@ pub struct Switch {
     pub buffer_bytes: u32,
     /// Whether the data plane provides the port's queues.
     pub queues: bool,
-    /// The switch's process, if it is BMv2.
     pub bmv2: Option<Bmv2>,
 }
 
@@ -161,7 +154,7 @@ impl Topology {
             shape(config, roce_bps, &switch_netlink, egress_ifindex)?;
         }
         if is_shared {
-            switch_netns.run(|| classify::tcp_to(egress_ifindex, BEST_EFFORT))??;
+            switch_netns.run(|| classify_tcp(egress_ifindex, BEST_EFFORT))??;
         }
         let switch = Switch {
             netns: switch_netns,
@@ -256,7 +249,6 @@ fn write_sysctl(name: &str, value: &str) -> Result<()> {
     fs::write(&path, value).with_context(|| format!("cannot write {value} to {path}"))
 }
 
-/// Name of the switch's port to the host in `subnet`.
 fn port_name(subnet: u8) -> String {
     format!("swp{subnet}")
 }
@@ -269,7 +261,6 @@ const fn mac(subnet: u8, end: u8) -> [u8; 6] {
 const PORT_END: u8 = 1;
 const HOST_END: u8 = 2;
 
-/// Address of one end of the link to the host in `subnet`.
 fn address(ipv6: bool, subnet: u8, end: u8) -> IpAddr {
     if ipv6 {
         Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, subnet.into(), end.into()).into()
@@ -347,4 +338,38 @@ fn shape(config: &IncastConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32) 
         netlink.replace_qdisc(ifindex, handle, Handle::new(0x10 + handle.minor(), 0), &fifo)?;
     }
     Ok(())
+}
+
+/// `IPPROTO_TCP` in the header word that contains it: bytes 8 to 11 of IPv4 (TTL, protocol, checksum), 4 to 7 of IPv6
+/// (payload length, next header, hop limit).
+const TCP_MATCHES: [(i32, i32, u32, u32); 2] =
+    [(libc::ETH_P_IP, 8, 0x0006_0000, 0x00ff_0000), (libc::ETH_P_IPV6, 4, 0x0000_0600, 0x0000_ff00)];
+
+/// Maps TCP at interface `ifindex` of the calling thread's namespace to `class` of its root qdisc.
+fn classify_tcp(ifindex: u32, class: Handle) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        for (index, (protocol, offset, value, mask)) in TCP_MATCHES.into_iter().enumerate() {
+            let mut key = TcU32Key::default();
+            (key.mask, key.val, key.off) = (mask, value, offset);
+            let mut selector = TcU32Selector::default();
+            selector.flags = TcU32SelectorFlags::Terminal;
+            selector.nkeys = 1;
+            selector.keys = vec![key];
+            let class = TcHandle { major: class.major(), minor: class.minor() };
+            handle
+                .traffic_filter(ifindex.cast_signed())
+                .add()
+                .parent(Handle::new(class.major, 0).0)
+                .priority(index as u16 + 1)
+                .protocol((protocol as u16).to_be())
+                .u32(&[TcFilterU32Option::ClassId(class), TcFilterU32Option::Selector(selector)])?
+                .execute()
+                .await
+                .context("cannot classify TCP: the kernel needs the u32 classifier (cls_u32)")?;
+        }
+        Ok(())
+    })
 }

@@ -33,7 +33,6 @@ impl Flows {
         Self { count: runs.iter().map(|run| run.len() as u64).sum(), starts }
     }
 
-    /// Checks that both sides had the same flows.
     pub(super) fn ensure_same(self, theirs: Self, case: &str) -> Result<()> {
         ensure!(
             self == theirs,

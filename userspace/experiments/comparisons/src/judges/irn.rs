@@ -19,7 +19,6 @@ const IRN: &str = "--recovery selective --window 120KB --timeout 320us";
 /// Published result: IRN without PFC is better than RoCE with PFC by 6 to 83 %.
 const PUBLISHED: [f64; 2] = [0.06, 0.83];
 
-/// The distribution of sizes.
 pub(super) fn sizes() -> (String, String) {
     ("irn-sizes.txt".to_owned(), SIZES.to_owned())
 }

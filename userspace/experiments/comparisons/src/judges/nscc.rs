@@ -16,7 +16,6 @@ const COMMON: &str = "--control nscc --base-rtt 9321ns --target-delay 6991ns --m
 const DEEP: &str = "--threshold 2GB";
 const TRIMMING: &str = "--threshold 117856B --trim 6";
 const STAR: &str = "--topology leaf-spine:1x0x130";
-/// Bytes of each flow.
 const BYTES: u64 = 2_000_000;
 /// Makes it trim arriving packets, instead of the last queued one half of the time.
 const ARRIVING: &str = "arriving";

@@ -117,7 +117,6 @@ impl CheckArgs {
 struct CheckReport {
     file: String,
     ports: usize,
-    /// Table entries.
     entries: usize,
 }
 
@@ -285,7 +284,6 @@ impl SwitchArgs {
         Ok((target_name(self.thrift_port), stored.config))
     }
 
-    /// Changes parameters of the running switch, all or none.
     fn set(self, out: &mut Output<'_>, changes: &[Assignment]) -> anyhow::Result<()> {
         let _claim = Claim::acquire(self.thrift_port)?;
         let mut stored = StoredConfig::load(self.thrift_port)?;

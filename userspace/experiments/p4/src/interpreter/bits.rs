@@ -9,7 +9,6 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// Appends the lowest `width` bits of `value`.
     pub(super) fn push(&mut self, value: u128, width: u32) {
         let mut left = width;
         while left > 0 {
@@ -43,7 +42,6 @@ pub(super) fn read(bytes: &[u8], at: usize, width: u32) -> u128 {
     value
 }
 
-/// CRC-32 of IEEE 802.3.
 pub(super) fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))

@@ -19,7 +19,6 @@ impl Int {
         self == Self::ZERO
     }
 
-    /// The lowest 128 bits.
     pub(super) const fn bits(self) -> u128 {
         self.low
     }
@@ -114,7 +113,6 @@ impl From<bool> for Int {
     }
 }
 
-/// A mask of this many ones, at most 128.
 pub(super) const fn ones(bits: u32) -> u128 {
     match bits {
         0 => 0,

@@ -34,7 +34,6 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// An error for an unsupported feature.
     pub(super) fn refuse(&self, what: impl Display) -> Error {
         Error::NotInterpreted { location: self.location.clone(), what: what.to_string() }
     }
@@ -90,14 +89,6 @@ impl<'a> Load<'a> {
         }
     }
 
-    fn parameters<'j, const N: usize>(&self, call: &'j format::Call) -> Result<[&'j Value; N]> {
-        let parameters: Vec<&Value> = call.parameters.iter().collect();
-        parameters
-            .try_into()
-            .map_err(|_| self.refuse(format_args!("`{}` with {} parameters", call.op, call.parameters.len())))
-    }
-
-    /// Parses a type value object.
     fn expression(&self, json: &Value) -> Result<Expression> {
         let value = json.get("value").unwrap_or(&Value::Null);
         match json.get("type").and_then(Value::as_str) {
@@ -156,68 +147,43 @@ impl<'a> Load<'a> {
 
     fn primitive(&self, call: &format::Call) -> Result<Primitive> {
         let expression = |json| self.expression(json);
-        Ok(match call.op.as_str() {
-            "assign" => {
-                let [to, value] = self.parameters(call)?;
-                Primitive::Assign(self.typed_field(to)?, expression(value)?)
-            }
-            "_jump" => {
-                let [to] = self.parameters(call)?;
-                Primitive::Jump(self.constant(to)? as usize)
-            }
-            "_jump_if_zero" => {
-                let [condition, to] = self.parameters(call)?;
+        let header = |json| self.named("header", &self.headers, json);
+        let register = |json| self.named("register_array", &self.registers, json);
+        Ok(match (call.op.as_str(), call.parameters.as_slice()) {
+            ("assign", [to, value]) => Primitive::Assign(self.typed_field(to)?, expression(value)?),
+            ("_jump", [to]) => Primitive::Jump(self.constant(to)? as usize),
+            ("_jump_if_zero", [condition, to]) => {
                 Primitive::JumpIfZero(expression(condition)?, self.constant(to)? as usize)
             }
-            "register_read" => {
-                let [to, register, index] = self.parameters(call)?;
-                let register = self.named("register_array", &self.registers, register)?;
-                Primitive::RegisterRead(self.typed_field(to)?, register, expression(index)?)
+            ("register_read", [to, array, index]) => {
+                let array = register(array)?;
+                Primitive::RegisterRead(self.typed_field(to)?, array, expression(index)?)
             }
-            "register_write" => {
-                let [register, index, value] = self.parameters(call)?;
-                let register = self.named("register_array", &self.registers, register)?;
-                Primitive::RegisterWrite(register, expression(index)?, expression(value)?)
+            ("register_write", [array, index, value]) => {
+                Primitive::RegisterWrite(register(array)?, expression(index)?, expression(value)?)
             }
-            "count" => {
-                let [counter, index] = self.parameters(call)?;
+            ("count", [counter, index]) => {
                 Primitive::Count(self.named("counter_array", &self.counters, counter)?, expression(index)?)
             }
-            "modify_field_with_hash_based_offset" => {
-                let [to, base, calculation, size] = self.parameters(call)?;
+            ("modify_field_with_hash_based_offset", [to, base, calculation, size]) => {
                 let calculation = self.named("calculation", &self.calculations, calculation)?;
                 Primitive::Hash(self.typed_field(to)?, expression(base)?, calculation, expression(size)?)
             }
-            "modify_field_rng_uniform" => {
-                let [to, low, high] = self.parameters(call)?;
+            ("modify_field_rng_uniform", [to, low, high]) => {
                 Primitive::Random(self.typed_field(to)?, expression(low)?, expression(high)?)
             }
-            "mark_to_drop" => {
-                let [metadata] = self.parameters(call)?;
-                self.named("header", &self.headers, metadata)?;
-                Primitive::Drop
-            }
-            "add_header" => {
-                let [header] = self.parameters(call)?;
-                Primitive::AddHeader(self.named("header", &self.headers, header)?)
-            }
-            "remove_header" => {
-                let [header] = self.parameters(call)?;
-                Primitive::RemoveHeader(self.named("header", &self.headers, header)?)
-            }
-            "truncate" => {
-                let [length] = self.parameters(call)?;
-                Primitive::Truncate(expression(length)?)
-            }
-            "recirculate" => {
-                let [list] = self.parameters(call)?;
-                Primitive::Recirculate(self.field_list(list)?)
-            }
-            "clone_egress_pkt_to_egress" => {
-                let [session, list] = self.parameters(call)?;
+            ("mark_to_drop", [metadata]) => header(metadata).map(|_| Primitive::Drop)?,
+            ("add_header", [json]) => Primitive::AddHeader(header(json)?),
+            ("remove_header", [json]) => Primitive::RemoveHeader(header(json)?),
+            ("truncate", [length]) => Primitive::Truncate(expression(length)?),
+            ("recirculate", [list]) => Primitive::Recirculate(self.field_list(list)?),
+            ("clone_egress_pkt_to_egress", [session, list]) => {
                 Primitive::Clone(expression(session)?, self.field_list(list)?)
             }
-            other => return Err(self.refuse(format_args!("the primitive `{other}`"))),
+            (other, parameters) => {
+                let count = parameters.len();
+                return Err(self.refuse(format_args!("the primitive `{other}` with {count} parameters")));
+            }
         })
     }
 
@@ -243,16 +209,10 @@ impl<'a> Load<'a> {
     ) -> Result<State> {
         let mut operations = Vec::new();
         for call in &state.parser_ops {
-            operations.push(match call.op.as_str() {
-                "extract" => {
-                    let [header] = self.parameters(call)?;
-                    Operation::Extract(self.named("regular", &self.headers, header)?)
-                }
-                "set" => {
-                    let [to, value] = self.parameters(call)?;
-                    Operation::Set(self.typed_field(to)?, self.expression(value)?)
-                }
-                other => return Err(self.refuse(format_args!("the parser operation `{other}`"))),
+            operations.push(match (call.op.as_str(), call.parameters.as_slice()) {
+                ("extract", [header]) => Operation::Extract(self.named("regular", &self.headers, header)?),
+                ("set", [to, value]) => Operation::Set(self.typed_field(to)?, self.expression(value)?),
+                (other, _) => return Err(self.refuse(format_args!("the parser operation `{other}`"))),
             });
         }
         let key: Vec<usize> =
@@ -394,22 +354,7 @@ fn headers<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Mo
         let field = load.fields.get(&("standard_metadata", name)).copied();
         field.ok_or_else(|| load.refuse(format_args!("no field `{name}`")))
     };
-    model.standard = Standard {
-        ingress_port: standard("ingress_port")?,
-        egress_spec: standard("egress_spec")?,
-        egress_port: standard("egress_port")?,
-        instance_type: standard("instance_type")?,
-        packet_length: standard("packet_length")?,
-        enq_timestamp: standard("enq_timestamp")?,
-        enq_qdepth: standard("enq_qdepth")?,
-        deq_timedelta: standard("deq_timedelta")?,
-        deq_qdepth: standard("deq_qdepth")?,
-        ingress_global_timestamp: standard("ingress_global_timestamp")?,
-        egress_global_timestamp: standard("egress_global_timestamp")?,
-        mcast_grp: standard("mcast_grp")?,
-        parser_error: standard("parser_error")?,
-        priority: standard("priority")?,
-    };
+    model.standard = Standard::new(standard)?;
     let too_short = program.errors.iter().find(|(name, _)| name == "PacketTooShort");
     model.too_short =
         too_short.map(|(_, code)| *code).ok_or_else(|| load.refuse("no error `PacketTooShort`"))?;

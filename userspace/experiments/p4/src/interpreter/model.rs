@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use super::super::entry::Entry;
+use super::super::error::Result;
 use super::expression::Expression;
 use super::integer::Int;
 
@@ -24,7 +25,6 @@ pub(super) struct Model {
     pub(super) ingress: Option<Node>,
     pub(super) egress: Option<Node>,
     pub(super) registers: Vec<Register>,
-    /// Name and size of each counter array.
     pub(super) counters: Vec<(String, usize)>,
     pub(super) calculations: Vec<Calculation>,
     pub(super) field_lists: HashMap<u32, Vec<usize>>,
@@ -45,23 +45,26 @@ pub(super) struct Header {
     pub(super) is_metadata: bool,
 }
 
-/// Fields of `standard_metadata` that the switch itself accesses.
-#[derive(Debug, Default)]
-pub(super) struct Standard {
-    pub(super) ingress_port: usize,
-    pub(super) egress_spec: usize,
-    pub(super) egress_port: usize,
-    pub(super) instance_type: usize,
-    pub(super) packet_length: usize,
-    pub(super) enq_timestamp: usize,
-    pub(super) enq_qdepth: usize,
-    pub(super) deq_timedelta: usize,
-    pub(super) deq_qdepth: usize,
-    pub(super) ingress_global_timestamp: usize,
-    pub(super) egress_global_timestamp: usize,
-    pub(super) mcast_grp: usize,
-    pub(super) parser_error: usize,
-    pub(super) priority: usize,
+macro_rules! standard {
+    ($($field:ident)+) => {
+        /// Fields of `standard_metadata` that the switch itself accesses.
+        #[derive(Debug, Default)]
+        pub(super) struct Standard {
+            $(pub(super) $field: usize,)+
+        }
+
+        impl Standard {
+            /// With the index of each field by its name.
+            pub(super) fn new(index: impl Fn(&str) -> Result<usize>) -> Result<Self> {
+                Ok(Self { $($field: index(stringify!($field))?,)+ })
+            }
+        }
+    };
+}
+
+standard! {
+    ingress_port egress_spec egress_port instance_type packet_length enq_timestamp enq_qdepth deq_timedelta
+    deq_qdepth ingress_global_timestamp egress_global_timestamp mcast_grp parser_error priority
 }
 
 #[derive(Debug)]
@@ -88,7 +91,6 @@ pub(super) struct Transition {
 
 #[derive(Debug)]
 pub(super) struct Action {
-    /// Number of parameters.
     pub(super) parameters: usize,
     pub(super) code: Vec<Primitive>,
 }
@@ -135,7 +137,6 @@ pub(super) struct Conditional {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) name: String,
-    /// Fields of the key.
     pub(super) key: Vec<usize>,
     pub(super) size: usize,
     /// Actions by their control plane names.

@@ -119,7 +119,6 @@ impl Packet {
         })
     }
 
-    /// The bytes of the packet as it leaves.
     pub(super) fn deparse(&self, model: &Model) -> Vec<u8> {
         let mut written = Bits::default();
         for header in model.deparser.iter().filter_map(|header| model.headers.get(*header)) {

@@ -7,7 +7,6 @@ use super::integer::{Int, ones};
 use super::model::{Bound, Model, Next, Node, Table};
 use super::packet::Packet;
 
-/// The entries of every table of a program.
 pub(super) struct Tables(Vec<Entries>);
 
 struct Entries {

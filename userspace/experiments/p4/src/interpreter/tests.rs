@@ -15,7 +15,6 @@ fn load_error(pointer: &str, value: Value) -> String {
     Interpreter::new(&changed(pointer, value), 1).err().unwrap().to_string()
 }
 
-/// A UDP packet to this address, with this DSCP.
 fn packet(to: [u8; 4], dscp: u8) -> Vec<u8> {
     let mut packet = [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]].concat();
     packet.extend([0x08, 0, 0x45, dscp << 2, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 9, 9]);

@@ -33,7 +33,6 @@ pub(super) struct Line {
     /// Depth of its class's virtual queue in front of it, where the congestion point runs.
     pub(super) depth_before_bytes: Option<u64>,
     pub(super) depth_after_bytes: Option<u64>,
-    /// State of its flow afterwards.
     pub(super) flow: Option<Flow>,
     pub(super) emitted: Vec<EmittedPacket>,
 }
@@ -83,7 +82,6 @@ impl EmittedPacket {
 pub(super) struct Parse {
     /// EtherType after the tags.
     ethertype: String,
-    /// VLAN IDs, the outermost first.
     vlan: Vec<Tag>,
     ip_version: u8,
     src: String,

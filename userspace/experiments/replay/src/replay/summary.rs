@@ -13,7 +13,7 @@ use super::{Captured, EngineKind};
 use crate::{Hook, Outcome, Verdict, classify};
 
 /// Counts over all packets of a replay.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     pub json_version: u32,
     pub engine: EngineKind,
@@ -35,7 +35,6 @@ pub struct Summary {
     pub marked: u64,
     /// Packets with a later departure time.
     pub delayed: u64,
-    /// Packets emitted: CNPs.
     pub emitted: u64,
     /// Time from the first packet to the last, ns.
     pub duration_ns: u64,
@@ -53,28 +52,7 @@ pub struct Summary {
 
 impl Summary {
     pub(super) fn new(engine: EngineKind, hook: Hook) -> Self {
-        Self {
-            json_version: dcqcn_support::JSON_VERSION,
-            engine,
-            hook,
-            packets: 0,
-            truncated: 0,
-            padded: 0,
-            unverified_cnps: 0,
-            without_headers: 0,
-            not_run: 0,
-            passed: 0,
-            dropped: 0,
-            marked: 0,
-            delayed: 0,
-            emitted: 0,
-            duration_ns: 0,
-            clock_steps: 0,
-            late: 0,
-            untimed: 0,
-            counters: BTreeMap::new(),
-            damaged: None,
-        }
+        Self { json_version: dcqcn_support::JSON_VERSION, engine, hook, ..Self::default() }
     }
 
     pub(super) fn count(&mut self, outcome: &Outcome, marked: bool, now_ns: u64) {

@@ -30,25 +30,18 @@ fn soft_roce(name: &str) -> PathBuf {
 
 /// The first `count` frames of a capture of soft-RoCE, ECT.
 fn frames(name: &str, count: usize) -> Vec<Vec<u8>> {
+    frames_with(Ecn::ECT0, name, count)
+}
+
+fn frames_with(ecn: Ecn, name: &str, count: usize) -> Vec<Vec<u8>> {
     let mut capture = Capture::open(&soft_roce(name)).unwrap();
     let mut frames = Vec::new();
     while let Some(packet) = capture.next_packet().filter(|_| frames.len() < count) {
         let mut frame = packet.unwrap().data;
         let header = frame[14..].first_chunk_mut().unwrap();
         let ip = Ipv4Repr::parse(Ipv4::new(header)).unwrap();
-        Ipv4Repr { tos: Ecn::ECT0.apply(ip.tos), ..ip }.emit(header);
+        Ipv4Repr { tos: ecn.apply(ip.tos), ..ip }.emit(header);
         frames.push(frame);
-    }
-    frames
-}
-
-/// As [`frames`], with CE.
-fn marked(name: &str, count: usize) -> Vec<Vec<u8>> {
-    let mut frames = frames(name, count);
-    for frame in &mut frames {
-        let header = frame[14..].first_chunk_mut().unwrap();
-        let ip = Ipv4Repr::parse(Ipv4::new(header)).unwrap();
-        Ipv4Repr { tos: Ecn::CE.apply(ip.tos), ..ip }.emit(header);
     }
     frames
 }
@@ -96,6 +89,10 @@ fn pcap(frames: &[Vec<u8>], link_type: DataLink, resolution: TsResolution, snapl
         writer.write_raw_packet(&packet).unwrap();
     }
     writer.into_writer()
+}
+
+fn ethernet(frames: &[Vec<u8>]) -> Vec<u8> {
+    pcap(frames, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535)
 }
 
 /// A pcapng file of the same frames and times, in units of `resolution` (if_tsresol), `per_us` a microsecond.
@@ -164,16 +161,20 @@ fn simple_blocks_have_no_time_and_no_padding() {
     assert!(summary.to_string().contains("captured without a time: 1 packet, replayed"), "{summary}");
 }
 
+/// A pcap file of one frame at several times.
+fn captured_at(directory: &TempDir, times: &[Duration]) -> PathBuf {
+    let frame = &frames("rc_write.pcap", 1)[0];
+    let mut writer = PcapWriter::new(Vec::new()).unwrap();
+    for &time in times {
+        writer.write_packet(&PcapPacket::new(time, frame.len() as u32, frame)).unwrap();
+    }
+    write(directory, "times.pcap", &writer.into_writer())
+}
+
 #[test]
 fn packets_that_go_backwards_are_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let frame = &frames("rc_write.pcap", 1)[0];
-    let mut writer = PcapWriter::new(Vec::new()).unwrap();
-    for us in [9_000, 8_000, 7_000, 9_500] {
-        let time = Duration::from_micros(us);
-        writer.write_packet(&PcapPacket::new(time, frame.len() as u32, frame)).unwrap();
-    }
-    let path = write(&directory, "backwards.pcap", &writer.into_writer());
+    let path = captured_at(&directory, &[9_000, 8_000, 7_000, 9_500].map(Duration::from_micros));
     let summary = replayed(&options(&path, Hook::Egress)).1;
     assert_eq!((summary.late, summary.clock_steps, summary.untimed), (2, 0, 0));
     assert!(summary.to_string().contains("captured out of order: 2 packets, replayed"), "{summary}");
@@ -293,7 +294,7 @@ fn non_capture_rejected_by_name() {
 fn truncated_capture_replayed_to_its_end() {
     let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 10);
-    let whole = pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
+    let whole = ethernet(&frames);
     for cut in [1, 20, 40] {
         let path = write(&directory, "cut.pcap", &whole[..whole.len() - cut]);
         let (lines, summary) = replayed(&options(&path, Hook::Egress));
@@ -348,8 +349,7 @@ fn packets_cut_before_bth_are_counted() {
 
 #[test]
 fn cnps_cut_before_icrc_are_reported() {
-    let marked: Vec<_> = marked("rc_write.pcap", 270);
-    let (lines, ..) = cut(&marked, 65_535, Hook::Ingress);
+    let (lines, ..) = cut(&frames_with(Ecn::CE, "rc_write.pcap", 270), 65_535, Hook::Ingress);
     let hex = lines.iter().find_map(|line| line["emitted"][0]["hex"].as_str()).unwrap();
     let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
     let cnp: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
@@ -362,8 +362,7 @@ fn cnps_cut_before_icrc_are_reported() {
 fn row_describes_verdict() {
     let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 270);
-    let bytes = pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
-    let path = write(&directory, "write.pcap", &bytes);
+    let path = write(&directory, "write.pcap", &ethernet(&frames));
     let mut config = default_config();
     config.scalars.link_rate_bps = 1_000_000_000;
     let options = Options { config: Some(config), ..options(&path, Hook::Egress) };
@@ -417,8 +416,7 @@ fn departures_include_cnps_in_order() {
     assert!(left.is_sorted());
     assert_eq!(left[0], times(&path)[0], "the capture's own time");
 
-    let bytes = pcap(&marked("rc_write.pcap", 270), DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
-    let path = write(&directory, "marked.pcap", &bytes);
+    let path = write(&directory, "marked.pcap", &ethernet(&frames_with(Ecn::CE, "rc_write.pcap", 270)));
     let (lines, summary) =
         replayed(&Options { out: Some(out.clone()), summary_line: true, ..options(&path, Hook::Ingress) });
     assert!(summary.emitted > 0);
@@ -459,7 +457,7 @@ fn equal_addresses_pass_p4_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let mut frames = frames("rc_write.pcap", 3);
     frames.iter_mut().for_each(|frame| frame[..12].fill(0));
-    let path = write(&directory, "lo", &pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535));
+    let path = write(&directory, "lo", &ethernet(&frames));
     for hook in [Hook::Egress, Hook::Ingress, Hook::Xdp] {
         let out = directory.path().join("out");
         let p4 = Options { engine: EngineKind::P4, out: Some(out.clone()), ..options(&path, hook) };
@@ -474,13 +472,7 @@ fn equal_addresses_pass_p4_unchanged() {
 #[test]
 fn unordered_capture_is_replayed() {
     let directory = tempfile::tempdir().unwrap();
-    let frame = &frames("rc_write.pcap", 1)[0];
-    let mut writer = PcapWriter::new(Vec::new()).unwrap();
-    for seconds in [10, 4_000_000_000, 9, 0] {
-        let time = Duration::from_secs(seconds);
-        writer.write_packet(&PcapPacket::new(time, frame.len() as u32, frame)).unwrap();
-    }
-    let path = write(&directory, "backwards.pcap", &writer.into_writer());
+    let path = captured_at(&directory, &[10, 4_000_000_000, 9, 0].map(Duration::from_secs));
     let out = directory.path().join("out.pcap");
     let (lines, _) = replayed(&Options { out: Some(out), ..options(&path, Hook::Egress) });
     let times: Vec<_> = lines.iter().map(|line| line["time_ns"].as_u64().unwrap()).collect();
@@ -516,34 +508,35 @@ proptest! {
     }
 }
 
+fn bytes_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
 /// A pcap file with one packet of 20 bytes and this last field of the header.
 fn with_network(network: u32) -> Vec<u8> {
-    let words = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, network, 1, 0, 20, 20];
-    words.iter().flat_map(|word| word.to_le_bytes()).chain(0..20).collect()
+    [bytes_of(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, network, 1, 0, 20, 20]), (0..20).collect()].concat()
 }
 
 #[test]
 fn fcs_of_capture_removed() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path().join("fcs.pcap");
+    let directory = tempfile::tempdir().unwrap();
     // No flag, a length without the flag, reserved bits, and a flag with four bytes.
     for (network, bytes) in [(1, 20), (0x5000_0001, 20), (0x00ff_0001, 20), (0x2400_0001, 16)] {
-        fs::write(&path, with_network(network)).unwrap();
+        let path = write(&directory, "fcs.pcap", &with_network(network));
         let packet = Capture::open(&path).unwrap().next_packet().unwrap().unwrap();
         assert_eq!((packet.length, packet.data.len()), (bytes, bytes as usize), "{network:x}");
     }
-    fs::write(&path, with_network(0x2400_0093)).unwrap();
+    let path = write(&directory, "fcs.pcap", &with_network(0x2400_0093));
     assert!(matches!(Capture::open(&path), Err(CaptureError::LinkType { .. })));
 }
 
 #[test]
 fn options_without_end_reported() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path().join("options.pcapng");
+    let directory = tempfile::tempdir().unwrap();
     // Section header; interface with if_tsresol and without opt_endofopt.
     let words =
         [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 28, 1, 0, 0x0001_0009, 6, 28];
-    fs::write(&path, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let path = write(&directory, "options.pcapng", &bytes_of(&words));
     let damage = Capture::open(&path).unwrap().next_packet().unwrap().unwrap_err().to_string();
     assert!(damage.contains("opt_endofopt"), "{damage}");
     // Without any packet the replay fails.
@@ -553,12 +546,11 @@ fn options_without_end_reported() {
 
 #[test]
 fn name_of_another_encoding_reported() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path().join("latin.pcapng");
+    let directory = tempfile::tempdir().unwrap();
     // Section header; interface with an if_name of Latin-1.
     let words =
         [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 32, 1, 0, 0x0001_0002, 0xe9, 0, 32];
-    fs::write(&path, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let path = write(&directory, "latin.pcapng", &bytes_of(&words));
     let failed = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
     assert!(failed.contains("`editcap -F pcap IN OUT`"), "{failed}");
 }
@@ -566,8 +558,7 @@ fn name_of_another_encoding_reported() {
 /// Options without an end, names that are not UTF-8, and blocks of other programs: the packets between them are read.
 #[test]
 fn malformed_options_of_packets_ignored() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path().join("odd.pcapng");
+    let directory = tempfile::tempdir().unwrap();
     let section = [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 0, 20];
     // An enhanced and an obsolete block, each with a comment of Latin-1 and no opt_endofopt.
     let enhanced = [6, 44, 0, 0, 7, 4, 4, 1, 0x0001_0001, 0xe9, 44];
@@ -575,7 +566,7 @@ fn malformed_options_of_packets_ignored() {
     // A name record of Latin-1 and a block without meaning.
     let others = [4, 20, 0x0003_0001, 0x00e9_e9e9, 20, 0x8000_1234, 12, 12];
     let words = [&section[..], &enhanced, &others, &obsolete].concat();
-    fs::write(&path, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let path = write(&directory, "odd.pcapng", &bytes_of(&words));
     let mut capture = Capture::open(&path).unwrap();
     for (us, data) in [(7, 1), (8, 2)] {
         let packet = Captured { time_ns: us * 1_000, length: 4, data: vec![data, 0, 0, 0] };

@@ -16,11 +16,9 @@ use dcqcn_loader::dataplane::Sizes;
 use super::Error;
 use crate::{Engine as _, Hook, Kernel, MAX_PACKET, Meta, Verdict};
 
-/// The flow of a trace.
 pub(super) trait Flow {
     const MIN_SEND_BYTES: u64;
 
-    /// Processes a CNP for it.
     fn cnp(&mut self, now_ns: u64) -> Result<(), Error>;
 
     /// Sends a packet, and returns its departure time.
@@ -49,7 +47,6 @@ const ID: FlowId =
     FlowId { src: mapped(SENDER), receiver: QpId { addr: mapped(RECEIVER), qpn: QPN, vlan: 0 } };
 /// Interface of a trace: the loopback has this index in every network namespace.
 pub(super) const IFINDEX: u32 = 1;
-/// Table sizes for a single flow.
 const SIZES: Sizes = Sizes { rp_flows: 1, np_flows: 1 };
 
 /// The port of both engines.
@@ -167,7 +164,6 @@ fn data_packet(len: usize) -> Vec<u8> {
     packet
 }
 
-/// The receiver's CNP for a marked packet.
 fn cnp_packet() -> Vec<u8> {
     let mut packet = ethernet(SENDER_MAC, RECEIVER_MAC);
     let mut ip = [0; cnp::V4_LEN];

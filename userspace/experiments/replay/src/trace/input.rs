@@ -88,7 +88,6 @@ impl<R: BufRead> Events<R> {
         Self { reader, file: file.to_owned(), line: 0, text: Vec::new(), header_may_come: true, last_ns: 0 }
     }
 
-    /// The next event; `None` at the end.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, InputError> {
         while self.next_line()? {
             let text = String::from_utf8_lossy(&self.text);
@@ -106,7 +105,6 @@ impl<R: BufRead> Events<R> {
         Ok(None)
     }
 
-    /// Returns an error about the last line.
     pub(crate) fn wrong(&self, problem: Problem) -> InputError {
         InputError::Line { file: self.file.clone(), line: self.line, problem }
     }
@@ -136,7 +134,6 @@ fn in_order(event: Event, last_ns: u64) -> Result<Event, Problem> {
     if time_ns < last_ns { Err(Problem::Order { time_ns, last_ns }) } else { Ok(event) }
 }
 
-/// Reads a line without its comment.
 fn parse(line: &str) -> Result<Event, Problem> {
     let mut fields = line.split(',').map(str::trim);
     let (Some(time), Some(event), bytes, None) =

@@ -46,7 +46,6 @@ impl Range {
         Self { first: value, least: value, largest: value, last: value }
     }
 
-    /// These values, followed by `later`.
     const fn then(self, later: Self) -> Self {
         Self {
             first: self.first,
@@ -58,7 +57,6 @@ impl Range {
 }
 
 impl Interval {
-    /// This interval merged with `later`.
     const fn then(self, later: &Self) -> Self {
         Self {
             last_ns: later.last_ns,
@@ -93,7 +91,6 @@ impl Unit {
 }
 
 impl Picture {
-    /// Adds a row; rows come in the order of time.
     pub(crate) fn push(&mut self, row: &Row) {
         if self.intervals.is_empty() {
             self.start_ns = row.t_ns;

@@ -17,7 +17,6 @@ const ROWS: usize = 32;
 /// Steps of the legend of depths.
 const STEPS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
-/// Draws `report` into the files of `path`.
 pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
     let title = format!(
         "{}, {}: {}",

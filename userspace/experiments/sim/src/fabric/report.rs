@@ -34,7 +34,6 @@ pub struct FabricReport {
     pub flows: usize,
     /// Flows that started and were not complete at the end.
     pub unfinished_flows: usize,
-    /// Flows that did not start before the end.
     pub not_started_flows: usize,
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -167,7 +166,6 @@ impl fmt::Display for FabricReport {
 }
 
 impl FabricReport {
-    /// The slowest collectives.
     fn write_collectives(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.outcome.collectives.is_empty() {
             return Ok(());

@@ -11,18 +11,21 @@ use dcqcn_params::{Assignment, Profile, parse_word, word};
 use serde_json::{Map, Value, json};
 
 use super::flags::{Choice, Format, Placement, Shape, Traffic, fault, on_off, share, usage, watchdog};
-use crate::knobs::{SHORTHANDS, SetupError};
+use crate::knobs::{Requirement, SHORTHANDS, SetupError, parameters_without_effect, refuse};
 use crate::network::workload::{self, Distribution, MAX_FLOWS, Poisson, Sizes, Workload};
 use crate::network::{
     Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Random, Recovery, Scenario,
     Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd,
 };
 use crate::presets::{Setting, config};
-use crate::sweep::Axis;
+use crate::sweep::{Axis, SimulationSetup};
 
 const MS: u64 = 1_000_000;
 /// Slowest links of the profile `hpcc`.
 const MIN_HPCC_RATE_BPS: u64 = 10_000_000_000;
+const RANDOM: &str = "--workload random";
+const COLLECTIVE: &str = "a collective as --workload";
+const SHAPE: &str = "--topology leaf-spine or fat-tree, as a file defines its own";
 
 /// The flags, by heading of the help: meaning, name, type, name of the value and parser.
 macro_rules! flags {
@@ -199,6 +202,18 @@ impl FabricSetup {
         Ok(setup)
     }
 
+    /// [`Self::with`], for settings that must all have an effect.
+    ///
+    /// # Errors
+    /// As there, or a setting has no effect.
+    pub(crate) fn with_effect(&self, text: &str) -> Result<Self> {
+        let setup = self.with(text)?;
+        let keys: Vec<&str> =
+            settings(text).filter_map(|setting| setting.split_once('=')).map(|(key, _)| key.trim()).collect();
+        let is_its = |(flag, _): &&Requirement| keys.contains(&flag.trim_start_matches('-'));
+        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |ineffective| Ok(refuse(ineffective)?))
+    }
+
     /// A setting and its values, as in `kmax=400KB,1600KB`; values with commas are separated by `;`.
     ///
     /// # Errors
@@ -211,7 +226,6 @@ impl FabricSetup {
         })
     }
 
-    /// The class of the flows.
     pub(crate) fn class(&self) -> u8 {
         self.class.unwrap_or(3)
     }
@@ -432,7 +446,6 @@ impl FabricSetup {
         })
     }
 
-    /// Whether senders use DCQCN.
     pub fn is_dcqcn(&self) -> bool {
         self.control.unwrap_or_default() == Choice::Dcqcn
     }
@@ -521,6 +534,64 @@ impl FabricSetup {
     }
 }
 
+impl SimulationSetup for FabricSetup {
+    type Simulation = Scenario;
+
+    fn apply(&mut self, setting: &Setting) -> Result<()> {
+        self.set(&setting.key, &setting.text)
+    }
+
+    fn changes(&self) -> &[Assignment] {
+        &self.changes
+    }
+
+    fn simulation(&self) -> Result<Scenario> {
+        self.scenario()
+    }
+
+    fn without_effect(&self) -> Vec<Requirement> {
+        let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
+        let random = matches!(workload, Traffic::Random);
+        let collective = matches!(workload, Traffic::Collective(_));
+        let from_file = matches!(workload, Traffic::File(..)) || (random && self.sizes.is_some());
+        let graph = matches!(self.topology, Some(Shape::File(_)));
+        let pfc = self.pfc != Some(false);
+        let admitted = self.admission.is_some();
+        let (dcqcn, nscc) = (self.is_dcqcn(), self.control == Some(Choice::Nscc));
+        let controlled = self.control != Some(Choice::Off);
+        let selective = self.recovery.map_or(nscc, |recovery| recovery == Recovery::Selective);
+        let flags = [
+            ("--profile", self.profile.is_some(), controlled, "--control dcqcn or nscc"),
+            ("--admission-turn", self.admission_turn.is_some(), admitted, "--admission"),
+            ("--admission-class", self.admission_class.is_some(), admitted, "--admission"),
+            ("--window-end", self.window_end.is_some(), dcqcn, "--control dcqcn"),
+            ("--base-rtt", self.base_rtt.is_some(), nscc, "--control nscc"),
+            ("--target-delay", self.target_delay.is_some(), nscc, "--control nscc"),
+            ("--reordering", self.reordering.is_some(), selective, "--recovery selective"),
+            ("--sizes", self.sizes.is_some(), random, RANDOM),
+            ("--load", self.load.is_some(), random, RANDOM),
+            ("--until", self.until.is_some(), random, RANDOM),
+            ("--repeat", self.repeat.is_some(), collective, COLLECTIVE),
+            ("--placement", self.placement.is_some(), collective, COLLECTIVE),
+            ("--size", self.size.is_some(), !from_file, "flow lengths that are not from a file"),
+            ("--host-link", self.host_link.is_some(), !graph, SHAPE),
+            ("--switch-link", self.switch_link.is_some(), !graph, SHAPE),
+            ("--delay", self.delay.is_some(), !graph, SHAPE),
+            ("--headroom", self.headroom.is_some(), pfc, "--pfc on"),
+            ("--xon-offset", self.xon_offset.is_some(), pfc, "--pfc on"),
+            ("--trim", self.trim.is_some(), !pfc, "--pfc off"),
+            ("--reroute", self.reroute.is_some(), !self.faults.is_empty(), "--fault"),
+        ];
+        let ineffective = flags.into_iter().filter(|(_, given, has_effect, _)| *given && !has_effect);
+        let ineffective = ineffective.map(|(flag, _, _, needs)| (flag.to_owned(), needs.to_owned()));
+        // Trimmed packets can be marked too.
+        let classes: Vec<u8> = self.trim.into_iter().chain([self.class()]).collect();
+        let of_dcqcn = (!dcqcn).then_some("--control dcqcn");
+        let probe = (self.recovery != Some(Recovery::Probe)).then_some("--recovery probe");
+        ineffective.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
+    }
+}
+
 /// The numbers below `hosts` in random order (Fisher and Yates).
 fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
@@ -532,7 +603,7 @@ fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
 }
 
 /// The settings of a text, separated by commas, or by `;` if a value contains commas.
-pub(super) fn settings(text: &str) -> impl Iterator<Item = &str> {
+fn settings(text: &str) -> impl Iterator<Item = &str> {
     text.split(if text.contains(';') { ';' } else { ',' })
 }
 

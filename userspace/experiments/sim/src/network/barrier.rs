@@ -17,7 +17,6 @@ const SPINS: u32 = 2_000;
 pub(crate) struct Barrier {
     threads: usize,
     arrived: AtomicUsize,
-    /// Number of completed barriers.
     completed: AtomicU64,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
@@ -25,7 +24,6 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// A barrier for `threads` threads.
     pub(crate) const fn new(threads: usize) -> Self {
         Self {
             threads,

@@ -20,7 +20,6 @@ struct Group {
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     Bytes(u64),
-    /// Alpha in 2^-16.
     AlphaQ16(u64),
 }
 
@@ -57,13 +56,11 @@ pub(crate) struct Buffer {
     groups: Vec<Group>,
 }
 
-/// Result of an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     Admitted,
     /// Admitted, and its ingress port must pause the class.
     Pause,
-    /// Rejected: the buffer is full.
     Rejected,
     /// Rejected, and its ingress port must pause the class: the headroom is smaller than the packet.
     RejectedPause,

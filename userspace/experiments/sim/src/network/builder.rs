@@ -125,7 +125,6 @@ pub(crate) fn build(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Result<Vec<
     Ok(nodes)
 }
 
-/// WRED of every class, by rate of the port.
 fn wred_by_rate(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<(u64, [Wred; CLASSES])> {
     let own_bps = ports.first().and_then(|ports| ports.first()).map_or(1, |port| port.rate_bps);
     let mut rates: Vec<u64> = ports.iter().flatten().map(|port| port.rate_bps).collect();
@@ -147,7 +146,6 @@ fn wred_by_rate(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<(u64, [Wred
     rates.into_iter().map(of).collect()
 }
 
-/// The rules of all hosts.
 fn host_rules(scenario: &Scenario, changes: &Arc<[Change]>, hash_keys: HashKeys) -> HostRules {
     let Scenario { topology, workload, .. } = scenario;
     let config = scenario.host_config(0, &scenario.transport);

@@ -1,11 +1,8 @@
 //! A host: a NIC with one link, and its sending and receiving QPs.
 
-mod admission;
-mod arrivals;
 mod receive;
 mod send;
 mod tcp;
-mod window_end;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,14 +12,11 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Params;
 use serde::Serialize;
 
-use self::admission::Admitted;
-use self::receive::ReceiveQp;
+use self::receive::{Admitted, ReceiveQp, WindowEnds};
 use self::send::SendPhase;
 pub(crate) use self::send::SendQp;
-use self::window_end::WindowEnds;
 use crate::network::agenda::{Agenda, Event};
 use crate::network::nscc::{Flight, Law};
-use crate::network::packet::Pool;
 use crate::network::packet::{Address, Packet};
 use crate::network::random::Random;
 use crate::network::scenario::{Change, ChangeKind, Control, Transport, WindowEnd};
@@ -38,7 +32,6 @@ const REPLIES: u16 = 1;
 /// [`QpEntry::slot`]: the QP has no state, not yet or not any more.
 const NO_SLOT: u32 = u32::MAX;
 
-/// State shared by all hosts.
 #[derive(Debug)]
 pub(crate) struct HostRules {
     pub(crate) transports: Vec<Transport>,
@@ -83,9 +76,7 @@ pub struct FlowCounters {
     /// Packets sent, retransmissions included.
     pub sent_packets: u64,
     pub retransmitted_packets: u64,
-    /// Packets dropped at the port.
     pub dropped_packets: u64,
-    /// Packets that arrived with a CE mark.
     pub marked_packets: u64,
     /// CNPs that reached the sender.
     pub cnps: u64,
@@ -153,8 +144,6 @@ pub(crate) struct Host {
     inbound: [Inbound; 2],
     pub(crate) hops: u64,
     sends: Vec<QpEntry>,
-    pool: Pool,
-    /// NSCC on this host's link.
     law: Option<Law>,
     number: u32,
     scheduler: Scheduler,
@@ -194,7 +183,6 @@ impl Host {
             law,
             wire: Wire::new(spec, rules.overhead_bytes),
             inbound: Default::default(),
-            pool: Pool::default(),
             scheduler: rules.scheduler.clone(),
             rules: Arc::clone(rules),
             params,
@@ -225,13 +213,11 @@ impl Host {
         }
     }
 
-    /// Adds `pair`, on which it sends or receives `flows` flows.
     pub(crate) fn add_pair(&mut self, pair: u32, sends: bool) {
         let entries = if sends { &mut self.sends } else { &mut self.receives };
         entries.push(QpEntry { pair, slot: NO_SLOT, left: 0 });
     }
 
-    /// Adds a flow that it sends on its QP `local`, or receives.
     pub(crate) fn add_flow(&mut self, local: u32, sends: bool) {
         let entries = if sends { &mut self.sends } else { &mut self.receives };
         if let Some(entry) = entries.get_mut(local as usize) {
@@ -239,7 +225,6 @@ impl Host {
         }
     }
 
-    /// Adds an own flow that waits for `waiting` other flows.
     pub(crate) fn add_own(&mut self, flow: u32, waiting: u32) {
         self.own.push(OwnFlow { flow, waiting });
     }
@@ -265,22 +250,18 @@ impl Host {
     pub(crate) fn enter(&mut self, at_ns: u64, what: Delivery) {
         match what {
             Delivery::Packet(port, packet) => {
-                self.inbound[usize::from(port)].enter(&mut self.pool, &mut self.agenda, port, at_ns, packet)
+                self.inbound[usize::from(port)].enter(&mut self.agenda, port, at_ns, packet);
             }
             Delivery::Notice(own) => self.agenda.at(at_ns, Event::Notice, own),
         }
     }
 
-    /// Processes all events before `end_ns`.
     pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
         while let Some((now_ns, event, index)) = self.agenda.take(end_ns) {
             match event {
                 Event::Arrival => {
                     let port = index as u16;
-                    let inbound = &mut self.inbound[usize::from(port)];
-                    if let Some(slot) = inbound.take(&self.pool, &mut self.agenda, port) {
-                        let packet = *self.pool.packet(slot);
-                        self.pool.free(slot);
+                    if let Some(packet) = self.inbound[usize::from(port)].take(&mut self.agenda, port) {
                         self.on_arrival(now_ns, packet, out);
                     }
                 }
@@ -477,7 +458,6 @@ impl Host {
         }
     }
 
-    /// Sending ends of incomplete QPs.
     fn live(&self) -> impl Iterator<Item = &SendQp> {
         let live = self.sends.iter().filter(|entry| entry.slot != NO_SLOT);
         live.map(|entry| &self.senders[entry.slot as usize])
@@ -493,7 +473,6 @@ impl Host {
         self.live().map(|qp| qp.retransmitted).sum::<u64>() + self.counters.retransmitted
     }
 
-    /// Pause time of its link, by class.
     pub(crate) fn paused_ns(&self, now_ns: u64) -> [u64; CLASSES] {
         std::array::from_fn(|class| self.wire.paused_ns(class, now_ns))
     }
@@ -555,7 +534,6 @@ impl Host {
         self.wake(now_ns, slot, out);
     }
 
-    /// Index of the sending end of a QP.
     fn sender(&mut self, number: u32, pair: Pair) -> u32 {
         let (local, at_dst) = self.rules.locals[number as usize];
         let slot = self.sends[local as usize].slot;
@@ -596,7 +574,6 @@ impl Host {
 
 /// Sources, and readings of a single bottleneck.
 impl Host {
-    /// The source that is own flow `index` starts, on the QP in `slot`.
     fn start_source(&mut self, now_ns: u64, index: u32, slot: u32, source: &Source) {
         let flow = self.own[index as usize].flow;
         let qp = &mut self.senders[slot as usize];
@@ -619,7 +596,6 @@ impl Host {
         (0..count).for_each(|_| qp.post(now_ns, flow, bytes, transport));
     }
 
-    /// Source, and slot of its QP, of own flow `index`.
     fn source<'a>(&self, rules: &'a HostRules, index: u32) -> Option<(u32, u32, &'a Source)> {
         let flow = self.own[index as usize].flow;
         let (local, _) = rules.locals[rules.workload.flows()[flow as usize].qp as usize];
@@ -690,7 +666,7 @@ impl Host {
 
     /// Packets on its link towards it.
     pub(crate) fn arriving(&self) -> u64 {
-        self.inbound[0].len(&self.pool)
+        self.inbound[0].count()
     }
 }
 
@@ -699,7 +675,6 @@ const fn flow_id(pair: Pair, number: u32) -> FlowId {
     FlowId { src: [0, 0, 0, pair.src], receiver: QpId { addr: [0, 0, 0, pair.dst], qpn: number, vlan: 0 } }
 }
 
-/// Stores `item` in a free slot, or a new one.
 fn store<T>(items: &mut Vec<T>, free: &mut Vec<u32>, item: T) -> u32 {
     match free.pop() {
         Some(slot) => {

@@ -15,7 +15,6 @@ pub struct Depth {
     pub max_bytes: u64,
 }
 
-/// A class of one port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClassMeter {
     pub(crate) depth: DepthMeter,
@@ -26,13 +25,11 @@ pub(crate) struct ClassMeter {
 }
 
 impl ClassMeter {
-    /// PFC pauses or resumes the class's senders.
     pub(crate) fn pause(&mut self, now_ns: u64, pause: bool) {
         self.paused_ns = self.paused_ns(now_ns);
         self.paused_since_ns = pause.then_some(now_ns);
     }
 
-    /// Total pause time up to now.
     pub(crate) fn paused_ns(&self, now_ns: u64) -> u64 {
         self.paused_ns + self.paused_since_ns.map_or(0, |since_ns| now_ns - since_ns)
     }
@@ -52,7 +49,6 @@ pub(crate) struct DepthMeter {
 }
 
 impl DepthMeter {
-    /// Sets the current depth.
     #[inline]
     pub(crate) fn change(&mut self, now_ns: u64, bytes: u64) {
         let time_ns = now_ns - self.since_ns;
@@ -69,14 +65,12 @@ impl DepthMeter {
         self.recent_max_bytes = self.recent_max_bytes.max(bytes);
     }
 
-    /// Resets the statistics.
     pub(crate) fn reset(&mut self, now_ns: u64) {
         let bytes = self.bytes;
         *self =
             Self { since_ns: now_ns, bytes, max_bytes: bytes, recent_max_bytes: bytes, ..Self::default() };
     }
 
-    /// Ends the statistics.
     pub(crate) fn end(&mut self, now_ns: u64) {
         self.change(now_ns.max(self.since_ns), self.bytes);
     }

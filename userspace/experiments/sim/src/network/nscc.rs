@@ -32,7 +32,6 @@ const EMPTY_NS: u64 = 1_000;
 const ADJUST_PACKETS: f64 = 8.0;
 /// Weight of a sample in the average delay: 1/80.
 const AVERAGE_WEIGHT: f64 = 0.0125;
-/// Maximum decrease.
 const SMALLEST_DECREASE_FACTOR: f64 = 0.5;
 /// Decrease as a share of the excess over the target.
 const DECREASE_GAIN: f64 = 0.8;
@@ -56,7 +55,6 @@ pub(crate) struct Law {
 }
 
 impl Law {
-    /// For a link of `rate_bps`.
     pub(crate) fn new(nscc: Nscc, rate_bps: u64, transport: &Transport) -> Self {
         let payload_bytes = f64::from(transport.payload_bytes);
         let scale = rate_bps as f64 * nscc.base_rtt_ns as f64 / 1e9 / REFERENCE_BITS;
@@ -76,18 +74,14 @@ impl Law {
 /// Content of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Feedback {
-    /// Bytes that have arrived since the last one.
     new_bytes: u64,
     /// Round trip of its packet; `None`: ambiguous after a retransmission.
     rtt_ns: Option<u64>,
-    /// Whether that packet was marked.
     marked: bool,
-    /// Bytes still in flight.
     in_flight_bytes: u64,
 }
 
-/// The window of a sender.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Window {
     bytes: f64,
     /// The shortest round trip seen, at most the base round trip.
@@ -112,23 +106,8 @@ struct Window {
 }
 
 impl Window {
-    /// A new window, of maximum size.
     fn new(law: &Law) -> Self {
-        let mut window = Self {
-            bytes: 0.0,
-            base_rtt_ns: law.nscc.base_rtt_ns,
-            average_delay_ns: 0.0,
-            pending_growth: 0.0,
-            bytes_since_growth: 0,
-            grew_ns: 0,
-            shrank_ns: 0,
-            empty_bytes: 0,
-            is_fast: false,
-            round_ends_ns: 0,
-            round_bytes: 0,
-            stale_bytes: 0,
-            has_lost: false,
-        };
+        let mut window = Self { base_rtt_ns: law.nscc.base_rtt_ns, ..Self::default() };
         window.bytes = window.largest_bytes(law);
         window
     }
@@ -294,7 +273,6 @@ impl Window {
     }
 }
 
-/// State of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SentState {
     InFlight,
@@ -305,7 +283,6 @@ enum SentState {
     Arrived,
 }
 
-/// A packet that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     /// Departure time; `None`: ambiguous after a retransmission.
@@ -314,7 +291,6 @@ struct Sent {
     state: SentState,
 }
 
-/// Packets in flight at a sender.
 #[derive(Debug)]
 pub(crate) struct Flight {
     window: Window,
@@ -339,7 +315,6 @@ impl Flight {
         !self.window.has_room(self.in_flight_bytes, frame_bytes)
     }
 
-    /// The packet at `index` departs.
     pub(crate) fn on_send(&mut self, now_ns: u64, index: usize, bytes: u32) {
         match self.sent.get_mut(index) {
             Some(sent) => {

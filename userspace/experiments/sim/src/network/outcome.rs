@@ -14,7 +14,6 @@ use crate::network::topology::{PortSpec, Routes, Topology};
 use crate::network::wire::Transmitter;
 use crate::network::workload::{Collective, Round};
 
-/// Number of size bands of flows.
 const BANDS: usize = 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -29,7 +28,6 @@ pub struct Outcome {
     pub fct_by_size: Vec<FctBand>,
     /// Completed collectives, in the order of the workload.
     pub collectives: Vec<CollectiveOutcome>,
-    /// By class with traffic.
     pub classes: Vec<ClassOutcome>,
     pub transport: TransportOutcome,
     /// Ports of all switches, the deepest queue first.
@@ -78,33 +76,24 @@ pub struct FctBand {
 /// One class at all switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClassOutcome {
-    /// Traffic class, 0 to 7.
     pub class: u8,
     pub marked_packets: u64,
-    /// Packets dropped for lack of buffer.
     pub dropped_packets: u64,
     /// Packets lost with a link, or for lack of a route.
     pub lost_packets: u64,
-    /// Packets trimmed to their headers.
     pub trimmed_packets: u64,
-    /// Packets that the PFC watchdog dropped.
     pub storm_dropped_packets: u64,
     /// Times that a switch paused a neighbour.
     pub pauses: u64,
-    /// Total pause time of switch ports.
     pub switch_paused_ns: u64,
-    /// Total pause time of hosts.
     pub host_paused_ns: u64,
-    /// Deepest queue of the class at any port.
     pub max_queue_bytes: u64,
 }
 
-/// A port of a switch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PortOutcome {
     pub switch: String,
     pub peer: String,
-    /// Bytes sent, layer 2.
     pub tx_bytes: u64,
     pub max_queue_bytes: u64,
     /// Pause time, summed over the classes.
@@ -116,9 +105,7 @@ pub struct TransportOutcome {
     /// Data packets sent, retransmissions included.
     pub data_packets: u64,
     pub retransmitted_packets: u64,
-    /// Data packets that arrived.
     pub delivered_packets: u64,
-    /// Data packets that arrived with a CE mark.
     pub marked_packets: u64,
     pub cnps_sent: u64,
     /// CNPs that reached a sender.
@@ -473,7 +460,6 @@ pub(crate) struct Hop {
 /// Segmentation of a message into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Framing {
-    /// Payload of a full packet.
     pub(crate) payload_bytes: u64,
     /// Overhead of every frame on the wire.
     pub(crate) header_bytes: u64,
@@ -510,7 +496,6 @@ pub(crate) fn frame_ns(path: &[Hop], wire_bytes: u64) -> u64 {
     path.iter().map(|hop| Transmitter::time_ns(hop.rate_bps, wire_bytes) + hop.delay_ns).sum()
 }
 
-/// Transmission time of `bytes`, rounded down.
 fn time_ns(rate_bps: u64, bytes: u64) -> u64 {
     let ns = u128::from(bytes) * 8_000_000_000 / u128::from(rate_bps.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)

@@ -7,7 +7,6 @@ use dcqcn_common::rng;
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         // Similar seeds must not give similar sequences, and the state must not be 0: multiplication by an odd number
         // keeps seeds distinct, and a few steps mix the bits.
@@ -19,14 +18,12 @@ impl Random {
         random
     }
 
-    /// Uniform over all of `u32`.
     #[inline]
     pub fn draw(&mut self) -> u32 {
         self.0 = rng::next(self.0);
         rng::value(self.0)
     }
 
-    /// Uniform from 0 to `most`.
     pub(crate) fn up_to(&mut self, most: u64) -> u64 {
         let wide = u128::from(self.draw()) << 32 | u128::from(self.draw());
         // Below most + 1, which fits.

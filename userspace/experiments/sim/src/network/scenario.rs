@@ -36,11 +36,9 @@ pub struct Scenario {
     /// `pacer` is always `fq` here, as a NIC enforces departure times, and `pacing_credit` is the time of one packet.
     pub config: Config,
     pub control: Control,
-    /// Trigger of CNPs at the end of a window.
     pub window_end: WindowEnd,
     pub transport: Transport,
     pub switch: Switching,
-    /// Faults, with their time.
     pub faults: Vec<Fault>,
     /// Interval between samples of the switches' queues; `None`: no samples.
     pub sample_ns: Option<u64>,
@@ -55,7 +53,6 @@ pub struct Scenario {
 pub(crate) struct Bottleneck {
     /// Transports of QPs ([`Pair::transport`](crate::network::workload::Pair)).
     pub(crate) transports: Vec<Transport>,
-    /// Delay of a reply, by its destination.
     pub(crate) reply_ns: Vec<u64>,
     /// PFC by the depth of the port's queue.
     pub(crate) pfc: [Option<QueuePfc>; CLASSES],
@@ -104,7 +101,6 @@ pub struct Nscc {
     pub target_delay_ns: u64,
 }
 
-/// Transport of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
     /// Payload of a full packet (the path MTU).
@@ -116,7 +112,6 @@ pub struct Transport {
     /// Class of ACKs and NAKs; `None`: that of the data.
     pub ack_class: Option<u8>,
     pub timeout_ns: u64,
-    /// Recovery from losses.
     pub recovery: Recovery,
     /// Selective repeat: packets that may overtake another before it counts as lost; 0 on one path, more if sprayed.
     pub reordering: u32,
@@ -131,9 +126,10 @@ pub struct Transport {
 }
 
 /// Congestion control of a TCP sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TcpLaw {
     /// CUBIC, RFC 9438, without ECN.
+    #[default]
     Cubic,
     /// DCTCP, RFC 8257, with ECN.
     Dctcp,
@@ -164,7 +160,6 @@ pub enum Recovery {
     Selective,
 }
 
-/// Configuration of a switch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Switching {
     /// Buffer shared by all ports.
@@ -244,7 +239,6 @@ pub enum Balance {
     Spray,
 }
 
-/// A fault, or a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub at_ns: u64,
@@ -408,12 +402,10 @@ impl Scenario {
         Ok(())
     }
 
-    /// Longest frame of data.
     pub(crate) fn frame_bytes(&self) -> u32 {
         self.transports().iter().map(Transport::frame_bytes).max().unwrap_or(0)
     }
 
-    /// Transports of QPs.
     pub(crate) fn transports(&self) -> &[Transport] {
         self.bottleneck.as_ref().map_or(std::slice::from_ref(&self.transport), |own| &own.transports)
     }
@@ -435,7 +427,6 @@ impl Scenario {
 }
 
 impl Transport {
-    /// Longest frame of data.
     pub(crate) const fn frame_bytes(&self) -> u32 {
         self.payload_bytes + self.header_bytes
     }
@@ -501,7 +492,6 @@ impl Control {
     }
 }
 
-/// A scheduled change of some nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) at_ns: u64,

@@ -3,7 +3,6 @@
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
 
-/// Scheduling of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
@@ -13,13 +12,11 @@ pub enum Schedule {
     Dwrr(u32),
 }
 
-/// Scheduler state of one port.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
     /// Bytes per DWRR turn; 0: strict.
     quantum_bytes: [u32; CLASSES],
     deficit_bytes: [u32; CLASSES],
-    /// Bit per strict queue.
     strict: u8,
     /// The queue with the current DWRR turn, and whether it got its quantum.
     turn: u8,

@@ -1,5 +1,6 @@
 //! A switch: an output queue per port and class, a shared buffer, marking, PFC, ECMP.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
@@ -11,7 +12,6 @@ use crate::network::buffer::Buffer;
 use crate::network::meter::ClassMeter;
 use crate::network::outcome::{ClassOutcome, SwitchSamples};
 use crate::network::packet::{Kind, Packet};
-use crate::network::packet::{List, Pool};
 use crate::network::random::Random;
 use crate::network::scenario::{Balance, Change, ChangeKind, Marking, QueuePfc, Switching};
 use crate::network::scheduler::Scheduler;
@@ -21,9 +21,9 @@ use crate::network::wire::{Inbound, Outbox, Wire};
 /// Payload bytes left of a trimmed packet.
 const TRIMMED_BYTES: u16 = 64;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Queue {
-    packets: List,
+    packets: VecDeque<Packet>,
     bytes: u32,
     max_bytes: u32,
 }
@@ -53,7 +53,6 @@ impl Port {
     }
 }
 
-/// Configuration shared by all switches.
 #[derive(Debug)]
 pub(crate) struct SwitchRules {
     pub(crate) switching: Switching,
@@ -78,7 +77,6 @@ pub(crate) struct Switch {
     /// By port. Separate, as most arrivals need nothing else of their port.
     inbound: Vec<Inbound>,
     down: Vec<bool>,
-    pool: Pool,
     buffer: Buffer,
     rules: Arc<SwitchRules>,
     routes: Arc<Routes>,
@@ -101,7 +99,6 @@ pub(crate) struct Switch {
 pub(crate) struct Meters {
     pub(crate) classes: [ClassMeter; CLASSES],
     pub(crate) dropped: Vec<u64>,
-    /// Bit per class that PFC pauses.
     paused: u8,
 }
 
@@ -132,7 +129,7 @@ impl Switch {
             bytes: 0,
             max_bytes: 0,
             recent_max_bytes: 0,
-            queues: [Queue::default(); CLASSES],
+            queues: Default::default(),
             guard: switching.watchdog.map(|_| Box::default()),
         };
         let mut random = Random::new(seed);
@@ -141,7 +138,6 @@ impl Switch {
             ports: specs.iter().map(port).collect(),
             inbound: specs.iter().map(|_| Inbound::default()).collect(),
             down: vec![false; specs.len()],
-            pool: Pool::default(),
             buffer: Buffer::new(switching.buffer_bytes, &switching.classes, specs.len())?,
             seed: random.draw(),
             random,
@@ -160,20 +156,16 @@ impl Switch {
     /// Schedules an arrival.
     #[inline]
     pub(crate) fn enter(&mut self, port: u16, at_ns: u64, packet: Packet) {
-        self.inbound[usize::from(port)].enter(&mut self.pool, &mut self.agenda, port, at_ns, packet);
+        self.inbound[usize::from(port)].enter(&mut self.agenda, port, at_ns, packet);
     }
 
-    /// Processes all events before `end_ns`.
     pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
         while let Some((now_ns, event, index)) = self.agenda.take(end_ns) {
             let port = index as u16;
             match event {
                 Event::Arrival => {
-                    let inbound = &mut self.inbound[usize::from(port)];
-                    if let Some(slot) = inbound.take(&self.pool, &mut self.agenda, port)
-                        && !self.on_arrival(now_ns, port, slot, out)
-                    {
-                        self.pool.free(slot);
+                    if let Some(packet) = self.inbound[usize::from(port)].take(&mut self.agenda, port) {
+                        self.on_arrival(now_ns, port, packet, out);
                     }
                 }
                 Event::Done => {
@@ -195,30 +187,25 @@ impl Switch {
         }
     }
 
-    /// The packet at `slot` arrives; returns whether it is stored.
     #[inline]
-    fn on_arrival(&mut self, now_ns: u64, ingress: u16, slot: u32, out: &mut Outbox) -> bool {
-        let packet = self.pool.packet(slot);
+    fn on_arrival(&mut self, now_ns: u64, ingress: u16, mut packet: Packet, out: &mut Outbox) {
         packet.ingress = ingress;
-        let packet = *packet;
         if self.down[usize::from(ingress)] {
             self.counters[usize::from(packet.class)].lost_packets += 1;
-            return false;
+            return;
         }
         if packet.kind == Kind::Pfc {
             self.ports[usize::from(ingress)].wire.on_pfc(now_ns, packet);
             self.begin(now_ns, ingress, out);
-            return false;
+            return;
         }
         self.hops += 1;
-        let Some(egress) = self.egress(&packet) else {
-            self.counters[usize::from(packet.class)].lost_packets += 1;
-            return false;
-        };
-        self.enqueue(now_ns, egress, slot, packet, out)
+        match self.egress(&packet) {
+            Some(egress) => self.enqueue(now_ns, egress, packet, out),
+            None => self.counters[usize::from(packet.class)].lost_packets += 1,
+        }
     }
 
-    /// Egress port of `packet`.
     #[inline]
     fn egress(&mut self, packet: &Packet) -> Option<u16> {
         let candidates = self.routes.ports(self.number, packet.dst);
@@ -249,8 +236,10 @@ impl Switch {
             port.wire.send_pfc(now_ns, out);
         } else {
             let ready = port.waiting & (!port.wire.paused | port.forwards());
-            let (queues, pool) = (&port.queues, &self.pool);
-            let head = |class: usize| queues[class].packets.head_bytes(pool);
+            let queues = &port.queues;
+            let head = |class: usize| {
+                queues[class].packets.front().map_or(0, |packet| u32::from(packet.frame_bytes))
+            };
             let Some(class) = port.scheduler.next(ready, head) else { return };
             let Some(mut packet) = self.dequeue(number, class) else { return };
             if self.meters.is_some() {
@@ -276,9 +265,7 @@ impl Switch {
     fn dequeue(&mut self, number: u16, class: usize) -> Option<Packet> {
         let port = &mut self.ports[usize::from(number)];
         let queue = &mut port.queues[class];
-        let slot = queue.packets.pop(&self.pool)?;
-        let packet = *self.pool.packet(slot);
-        self.pool.free(slot);
+        let packet = queue.packets.pop_front()?;
         let bytes = u32::from(packet.frame_bytes);
         queue.bytes -= bytes;
         port.bytes -= bytes;
@@ -321,7 +308,6 @@ impl Switch {
         }
     }
 
-    /// Counters of its ports up to now.
     pub(crate) fn port_counters(&self, now_ns: u64) -> Vec<PortCounters> {
         let port_counters = |port: &Port| PortCounters {
             tx_bytes: port.wire.tx_bytes,
@@ -332,27 +318,24 @@ impl Switch {
         self.ports.iter().map(port_counters).collect()
     }
 
-    /// Peak use of the shared buffer.
     pub(crate) const fn max_buffer_bytes(&self) -> u64 {
         self.buffer.max_used_bytes()
     }
 
-    /// Packets in its queues.
     pub(crate) fn packets(&self) -> u64 {
-        self.ports.iter().flat_map(|port| &port.queues).map(|queue| queue.packets.len(&self.pool)).sum()
+        self.ports.iter().flat_map(|port| &port.queues).map(|queue| queue.packets.len() as u64).sum()
     }
 }
 
 /// Admission to a queue, trimming and marking.
 impl Switch {
-    /// Queues the packet at `slot` at `egress`; returns whether it fits the buffer.
     #[inline]
-    fn enqueue(&mut self, now_ns: u64, egress: u16, slot: u32, mut packet: Packet, out: &mut Outbox) -> bool {
+    fn enqueue(&mut self, now_ns: u64, egress: u16, mut packet: Packet, out: &mut Outbox) {
         let mut class = usize::from(packet.class);
         let port = &self.ports[usize::from(egress)];
         if port.guard.as_ref().is_some_and(|guard| guard.drops(class)) {
             self.counters[class].storm_dropped_packets += 1;
-            return false;
+            return;
         }
         let depth = port.queues[class].bytes;
         let ingress = packet.ingress;
@@ -370,21 +353,19 @@ impl Switch {
                     meters.dropped.resize(meters.dropped.len().max(index + 1), 0);
                     meters.dropped[index] += 1;
                 }
-                return false;
+                return;
             }
             class = usize::from(packet.class);
-            *self.pool.packet(slot) = packet;
         }
-        if self.rules.switching.marking == Marking::Enqueue && packet.is(Packet::ECT) {
+        if self.rules.switching.marking == Marking::Enqueue {
             self.mark(egress, class, &mut packet);
-            *self.pool.packet(slot) = packet;
         }
         let port = &mut self.ports[usize::from(egress)];
         let bytes = u32::from(packet.frame_bytes);
         let queue = &mut port.queues[class];
         queue.bytes += bytes;
         queue.max_bytes = queue.max_bytes.max(queue.bytes);
-        queue.packets.push(&mut self.pool, slot);
+        queue.packets.push_back(packet);
         port.bytes += bytes;
         port.max_bytes = port.max_bytes.max(port.bytes);
         port.recent_max_bytes = port.recent_max_bytes.max(port.bytes);
@@ -398,7 +379,6 @@ impl Switch {
         } else {
             port.wire.wake(&mut self.agenda, egress);
         }
-        true
     }
 
     /// Trims a packet that does not fit; returns whether the rest of it fits.
@@ -417,7 +397,6 @@ impl Switch {
         !admission.is_rejected()
     }
 
-    /// Marks `packet` by the current depth of the queue.
     #[inline]
     fn mark(&mut self, egress: u16, class: usize, packet: &mut Packet) {
         if !packet.is(Packet::ECT) {
@@ -468,7 +447,7 @@ impl Switch {
 
     /// Packets on its links towards it.
     pub(crate) fn arriving(&self) -> u64 {
-        self.inbound.iter().map(|inbound| inbound.len(&self.pool)).sum()
+        self.inbound.iter().map(Inbound::count).sum()
     }
 }
 
@@ -495,7 +474,6 @@ impl Switch {
         }
     }
 
-    /// A link of this switch fails or recovers.
     fn set_link(&mut self, now_ns: u64, link: u32, up: bool, out: &mut Outbox) {
         let Some(number) = self.ports.iter().position(|port| port.wire.link == link) else { return };
         self.ports[number].wire.set_up(now_ns, up);

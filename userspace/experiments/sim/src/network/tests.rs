@@ -24,11 +24,27 @@ fn outcome(scenario: &Scenario) -> Outcome {
     scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-fn star(hosts: u32, workload: Workload) -> Scenario {
-    Scenario::new(Topology::leaf_spine(1, 0, hosts, CABLES).unwrap(), workload, Config::DEFAULT)
+fn leaf_spine(leaves: u32, spines: u32, hosts_per_leaf: u32, workload: Workload) -> Scenario {
+    let topology = Topology::leaf_spine(leaves, spines, hosts_per_leaf, CABLES).unwrap();
+    Scenario::new(topology, workload, Config::DEFAULT)
 }
 
-/// `senders` flows of `bytes` from hosts 1 and on to host 0.
+fn star(hosts: u32, workload: Workload) -> Scenario {
+    leaf_spine(1, 0, hosts, workload)
+}
+
+/// Without congestion control.
+fn uncontrolled(hosts: u32, workload: Workload) -> Scenario {
+    Scenario { control: Control::Off, ..star(hosts, workload) }
+}
+
+/// As there, with a class 3 that drops.
+fn dropping(hosts: u32, workload: Workload) -> Scenario {
+    let mut scenario = uncontrolled(hosts, workload);
+    scenario.switch.classes[3] = lossy();
+    scenario
+}
+
 fn incast(senders: u32, bytes: u64) -> Workload {
     Workload::incast(senders, bytes, 3)
 }
@@ -37,11 +53,14 @@ fn complete(outcome: &Outcome) -> bool {
     outcome.flows.iter().all(|flow| flow.fct_ns.is_some())
 }
 
-/// Sets the thresholds of all classes.
 fn set_wred(scenario: &mut Scenario, kmin_bytes: u64, kmax_bytes: u64, pmax_ppm: u64) {
     for wred in &mut scenario.config.wred {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin_bytes, kmax_bytes, pmax_ppm);
     }
+}
+
+fn depth(outcome: &Outcome) -> u64 {
+    outcome.classes[0].max_queue_bytes
 }
 
 fn no_loss(outcome: &Outcome) -> bool {
@@ -81,8 +100,7 @@ fn single_flow_has_no_slowdown() {
 
 #[test]
 fn pfc_only_incast_lossless_and_fair() {
-    let mut scenario = star(17, incast(16, 1_000_000));
-    scenario.control = Control::Off;
+    let mut scenario = uncontrolled(17, incast(16, 1_000_000));
     scenario.switch.buffer_bytes = 4_000_000;
     let out = outcome(&scenario);
     assert!(no_loss(&out), "{:?}", out.classes);
@@ -181,9 +199,7 @@ fn pauses_spread_and_block_victims() {
 #[test]
 fn flows_complete_after_drops() {
     for recovery in [Recovery::GoBackN, Recovery::Selective] {
-        let mut scenario = star(9, incast(8, 2_000_300));
-        scenario.control = Control::Off;
-        scenario.switch.classes[3] = lossy();
+        let mut scenario = dropping(9, incast(8, 2_000_300));
         scenario.transport.recovery = recovery;
         scenario.transport.timeout_ns = 500 * US;
         let out = outcome(&scenario);
@@ -213,8 +229,7 @@ fn selective_repeat_retransmits_less() {
 
 #[test]
 fn window_limits_bytes_in_flight() {
-    let mut scenario = star(2, incast(1, 10_000_000));
-    scenario.control = Control::Off;
+    let mut scenario = uncontrolled(2, incast(1, 10_000_000));
     let round_trip_ns = 2 * 2 * US + 1_000;
     // Half of the bandwidth-delay product allows half of the rate.
     scenario.transport.window_bytes = 25_000 * round_trip_ns / 4_000;
@@ -228,8 +243,7 @@ fn window_limits_bytes_in_flight() {
 fn ecmp_pins_path_spraying_does_not() {
     let mut workload = Workload::new();
     workload.flow(0, 4, 3, 4_000_000, 0);
-    let mut scenario =
-        Scenario::new(Topology::leaf_spine(2, 4, 4, CABLES).unwrap(), workload, Config::DEFAULT);
+    let mut scenario = leaf_spine(2, 4, 4, workload);
     let used = |out: &Outcome| {
         out.ports
             .iter()
@@ -253,10 +267,7 @@ fn strict_classes_go_first() {
         workload.flow(src, 0, 3, 4_000_000, 0);
     }
     workload.flow(5, 0, 7, 1_000_000, 100 * US);
-    let mut scenario = star(6, workload);
-    scenario.control = Control::Off;
-    let out = outcome(&scenario);
-    let urgent = out.flows[4];
+    let urgent = outcome(&uncontrolled(6, workload)).flows[4];
     assert!(urgent.fct_ns.unwrap() < urgent.ideal_ns * 12 / 10, "{urgent:?}");
 }
 
@@ -317,8 +328,7 @@ fn routes_avoid_failed_link_after_delay() {
     for src in 0..4 {
         workload.flow(src, src + 4, 3, 5_000_000, 0);
     }
-    let mut scenario =
-        Scenario::new(Topology::leaf_spine(2, 2, 4, CABLES).unwrap(), workload, Config::DEFAULT);
+    let mut scenario = leaf_spine(2, 2, 4, workload);
     scenario.transport.timeout_ns = 200 * US;
     scenario.switch.reroute_ns = 300 * US;
     let whole = outcome(&scenario);
@@ -382,25 +392,16 @@ fn buffer_smaller_than_headroom_rejected() {
     );
 }
 
-#[test]
-fn progress_callback_stops_run() {
-    let scenario = star(9, incast(8, 50_000_000));
-    let stopped = scenario.run(1, &mut |_| ControlFlow::Break(())).unwrap_err();
-    assert!(stopped.to_string().starts_with("stopped after"), "{stopped}");
-}
-
 fn admitted(bytes: u64) -> Option<Admission> {
     Some(Admission { bytes, chunk_bytes: 32_768, class: None })
 }
 
 #[test]
 fn queue_bounded_by_admission() {
-    let mut scenario = star(17, incast(16, 1_000_000));
-    scenario.control = Control::Off;
+    let mut scenario = uncontrolled(17, incast(16, 1_000_000));
     let free = outcome(&scenario);
     scenario.transport.admission = admitted(200_000);
     let out = outcome(&scenario);
-    let depth = |out: &Outcome| out.classes[0].max_queue_bytes;
     assert!(depth(&free) > 10_000_000 && depth(&out) <= 200_000 * (4_096 + 66) / 4_096, "{:?}", out.classes);
     assert!(no_loss(&out) && out.transport.timeouts == 0);
     // The bandwidth-delay product (100 Gbit/s, 4 us) is a quarter of the limit, so the link is idle only at the start.
@@ -412,8 +413,7 @@ fn queue_bounded_by_admission() {
 
 #[test]
 fn admission_below_rtt_idles_link() {
-    let mut scenario = star(3, incast(2, 4_000_000));
-    scenario.control = Control::Off;
+    let mut scenario = uncontrolled(3, incast(2, 4_000_000));
     scenario.transport.admission = Some(Admission { bytes: 20_000, chunk_bytes: 10_000, class: None });
     let slowdown = outcome(&scenario).fct.unwrap().slowdown_mean;
     // Four packets per 4 us plus their transmission time.
@@ -429,7 +429,6 @@ fn admission_with_dcqcn_shortens_queue() {
     let both = outcome(&scenario);
     scenario.control = Control::Off;
     let admission = outcome(&scenario);
-    let depth = |out: &Outcome| out.classes[0].max_queue_bytes;
     assert!(depth(&admission) < depth(&dcqcn) && depth(&both) <= depth(&admission));
     assert!(both.transport.cnps_sent < dcqcn.transport.cnps_sent && admission.transport.cnps_sent == 0);
     assert!(no_loss(&both) && no_loss(&admission));
@@ -480,13 +479,12 @@ fn ring_time_is_steps_times_step_time() {
 #[test]
 fn straggler_is_the_host_with_extra_load() {
     let mut workload = Workload::collectives(Collective::AllToAll, &[0, 1, 2, 3], 4_000_000, 3, 1);
-    let alone =
-        outcome(&Scenario { control: Control::Off, ..star(8, workload.clone()) }).collectives[0].clone();
+    let alone = outcome(&uncontrolled(8, workload.clone())).collectives[0].clone();
     assert!(alone.time_ns < alone.first_ns * 11 / 10, "{alone:?}");
     for src in 4..7 {
         workload.flow(src, 2, 3, 1_000_000, 0);
     }
-    let out = outcome(&Scenario { control: Control::Off, ..star(8, workload) });
+    let out = outcome(&uncontrolled(8, workload));
     let loaded = &out.collectives[0];
     assert_eq!(loaded.last_host, "host2");
     // An additional flow of twice the data for host 2 only.
@@ -497,9 +495,7 @@ fn straggler_is_the_host_with_extra_load() {
 #[test]
 fn trimmed_packets_requested_immediately() {
     for recovery in [Recovery::GoBackN, Recovery::Selective] {
-        let mut scenario = star(9, incast(8, 500_000));
-        scenario.control = Control::Off;
-        scenario.switch.classes[3] = lossy();
+        let mut scenario = dropping(9, incast(8, 500_000));
         scenario.transport.recovery = recovery;
         let dropping = outcome(&scenario);
         scenario.switch.trim_to = Some(5);
@@ -513,9 +509,7 @@ fn trimmed_packets_requested_immediately() {
 
 #[test]
 fn tail_loss_probe_precedes_timer() {
-    let mut scenario = star(9, incast(8, 500_000));
-    scenario.control = Control::Off;
-    scenario.switch.classes[3] = lossy();
+    let mut scenario = dropping(9, incast(8, 500_000));
     scenario.transport.timeout_ns = 4_000_000 * US;
     scenario.duration_ns = 60_000_000 * US;
     scenario.config.scalars.tail_loss_probe_floor_ns = 1_000 * US;
@@ -545,8 +539,7 @@ fn tail_loss_probe_precedes_timer() {
 /// sender meets a queue full of the others' useless packets. Where packets are dropped, timers break the lockstep.
 #[test]
 fn trimming_without_window_may_lockstep() {
-    let mut scenario = star(9, incast(7, 500_000));
-    scenario.control = Control::Off;
+    let mut scenario = uncontrolled(9, incast(7, 500_000));
     scenario.switch.classes[3] = Class { loss: Loss::Lossy(Threshold::Bytes(93_000)), ..lossy() };
     scenario.switch.trim_to = Some(5);
     scenario.duration_ns = 50 * MS;
@@ -571,9 +564,7 @@ fn trimming_without_window_may_lockstep() {
 fn trimmed_packets_requested_once() {
     // A packet that overtakes earlier ones does not cause their retransmission.
     let again = |recovery| {
-        let mut scenario = star(9, incast(8, 500_000));
-        scenario.control = Control::Off;
-        scenario.switch.classes[3] = lossy();
+        let mut scenario = dropping(9, incast(8, 500_000));
         scenario.switch.trim_to = Some(5);
         scenario.transport.window_bytes = 100_000;
         scenario.transport.recovery = recovery;
@@ -594,8 +585,7 @@ fn ended_by(window_end: WindowEnd, senders: u32, bytes: u64) -> (WindowEndOutcom
     scenario.window_end = window_end;
     scenario.config.scalars.np_window = NP_WINDOW_BOTH;
     // All packets are marked unless the network is empty.
-    let wred = &mut scenario.config.wred[3];
-    (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (20_000, 20_000, 1_000_000);
+    set_wred(&mut scenario, 20_000, 20_000, 1_000_000);
     let out = outcome(&scenario);
     assert!(complete(&out));
     (out.transport.window_end, out.transport.cnps_sent)

@@ -13,7 +13,6 @@ use dcqcn_params::quantity::{OutOfRange, in_range};
 
 /// Maximum number of hosts, and of switches.
 pub(crate) const MAX_NODES: u32 = 1 << 16;
-/// Maximum number of ports of a switch.
 const MAX_PORTS: u32 = 4_096;
 /// Minimum delay of a link: two metres of fibre. The delays allow nodes to be simulated independently.
 pub(crate) const MIN_DELAY_NS: u64 = 10;
@@ -29,7 +28,6 @@ pub struct Topology {
     pub switches: u32,
     /// Links, each in both directions.
     pub links: Vec<Link>,
-    /// Names of the nodes, for output.
     pub names: Vec<String>,
 }
 
@@ -39,7 +37,6 @@ pub struct Link {
     pub a: u32,
     pub b: u32,
     pub rate_bps: u64,
-    /// One-way delay.
     pub delay_ns: u64,
 }
 
@@ -54,7 +51,6 @@ pub struct Cables {
 /// One end of a link, as seen by its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortSpec {
-    /// The link's index.
     pub(crate) link: u32,
     /// Node at the other end, and its port there.
     pub(crate) peer: u32,
@@ -165,7 +161,6 @@ impl Topology {
         self.names.get(node as usize).cloned().unwrap_or_else(|| format!("node{node}"))
     }
 
-    /// The number of the node called `name`.
     pub fn node(&self, name: &str) -> Option<u32> {
         let found = self.names.iter().position(|own| own == name)?;
         u32::try_from(found).ok()
@@ -176,7 +171,6 @@ impl Topology {
         self.links.iter().map(|link| link.delay_ns).min().unwrap_or(MIN_DELAY_NS)
     }
 
-    /// The ports of every node.
     pub(crate) fn ports(&self) -> Vec<Vec<PortSpec>> {
         let mut ports: Vec<Vec<PortSpec>> = vec![Vec::new(); self.nodes() as usize];
         for (number, link) in (0..).zip(&self.links) {

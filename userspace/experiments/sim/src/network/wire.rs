@@ -1,12 +1,13 @@
 //! Links: the pace of a flow, the time a frame takes, the sending half of a link, packets in flight.
 
+use std::collections::VecDeque;
+
 use dcqcn_common::flow::RpHot;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::rate::{Debt, RpParams};
 
 use crate::network::agenda::{Agenda, Event};
 use crate::network::packet::{Kind, Packet};
-use crate::network::packet::{List, Pool};
 use crate::network::topology::PortSpec;
 
 /// When to check whether the next packet of `flow` may depart; `None`: it may now.
@@ -36,7 +37,6 @@ pub(crate) struct Transmitter {
 }
 
 impl Transmitter {
-    /// An idle transmitter; `rate_bps` is not 0.
     pub(crate) const fn new(rate_bps: u64) -> Self {
         Self { rate_bps, free_ns: 0, carry: 0 }
     }
@@ -59,7 +59,6 @@ impl Transmitter {
         self.free_ns
     }
 
-    /// Transmission time of `bytes` at `rate_bps`, rounded up.
     pub(crate) const fn time_ns(rate_bps: u64, bytes: u64) -> u64 {
         (bytes * 8_000_000_000).div_ceil(rate_bps)
     }
@@ -78,7 +77,6 @@ pub(crate) struct Message {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery {
-    /// A packet, at this port.
     Packet(u16, Packet),
     /// Notification that a flow which this flow of the host waits for is complete.
     Notice(u32),
@@ -87,46 +85,34 @@ pub(crate) enum Delivery {
 /// Packets that nodes send each other within a time window.
 pub(crate) type Outbox = Vec<Message>;
 
-/// Packets in transit to one port: of one link, so in order.
+/// Packets in transit to one port, with their arrival: of one link, so in order.
 #[derive(Debug, Default)]
-pub(crate) struct Inbound {
-    in_transit: List,
-}
+pub(crate) struct Inbound(VecDeque<(u64, Packet)>);
 
 impl Inbound {
-    /// Schedules an arrival at `port`.
     #[inline]
-    pub(crate) fn enter(
-        &mut self,
-        pool: &mut Pool,
-        agenda: &mut Agenda,
-        port: u16,
-        at_ns: u64,
-        packet: Packet,
-    ) {
-        if self.in_transit.is_empty() {
+    pub(crate) fn enter(&mut self, agenda: &mut Agenda, port: u16, at_ns: u64, packet: Packet) {
+        if self.0.is_empty() {
             agenda.at(at_ns, Event::Arrival, port.into());
         }
-        let slot = pool.allocate(at_ns, packet);
-        self.in_transit.push(pool, slot);
+        self.0.push_back((at_ns, packet));
     }
 
-    pub(crate) fn len(&self, pool: &Pool) -> u64 {
-        self.in_transit.len(pool)
+    /// Number of packets.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len() as u64
     }
 
-    /// Takes the packet that arrives, by its slot, and schedules the next arrival.
     #[inline]
-    pub(crate) fn take(&mut self, pool: &Pool, agenda: &mut Agenda, port: u16) -> Option<u32> {
-        let slot = self.in_transit.pop(pool);
-        if let Some(next_ns) = self.in_transit.first_ns(pool) {
+    pub(crate) fn take(&mut self, agenda: &mut Agenda, port: u16) -> Option<Packet> {
+        let (_, packet) = self.0.pop_front()?;
+        if let Some(&(next_ns, _)) = self.0.front() {
             agenda.at(next_ns, Event::Arrival, port.into());
         }
-        slot
+        Some(packet)
     }
 }
 
-/// Pause state and times of each class.
 #[derive(Debug, Default)]
 struct Pauses {
     since_ns: [u64; CLASSES],
@@ -143,9 +129,7 @@ pub(crate) struct Wire {
     delay_ns: u64,
     overhead_bytes: u64,
     pub(crate) transmitter: Transmitter,
-    /// Whether the link is up.
     pub(crate) up: bool,
-    /// Bit per class that the peer has paused.
     pub(crate) paused: u8,
     pauses: Box<Pauses>,
     /// Whether an event is scheduled for the end of the current frame.
@@ -173,13 +157,11 @@ impl Wire {
         }
     }
 
-    /// Whether a frame may start now.
     #[inline]
     pub(crate) const fn is_free(&self, now_ns: u64) -> bool {
         self.transmitter.free_ns() <= now_ns
     }
 
-    /// Whether a frame of `class` may start now.
     #[inline]
     pub(crate) const fn is_ready(&self, now_ns: u64, class: u8) -> bool {
         self.is_free(now_ns) && self.up && self.paused >> class & 1 == 0 && !self.has_pfc()
@@ -212,7 +194,6 @@ impl Wire {
         }
     }
 
-    /// Requests the peer to pause or resume the classes in `bits`.
     pub(crate) const fn request_pause(&mut self, bits: u8, pause: bool) {
         let [off, on] = self.pfc;
         self.pfc = if pause { [off | bits, on & !bits] } else { [off & !bits, on | bits] };
@@ -257,7 +238,6 @@ impl Wire {
         }
     }
 
-    /// Total pause time of a class up to now.
     pub(crate) fn paused_ns(&self, class: usize, now_ns: u64) -> u64 {
         let lasting = if self.paused >> class & 1 == 1 { now_ns - self.pauses.since_ns[class] } else { 0 };
         self.pauses.total_ns[class] + lasting

@@ -32,7 +32,6 @@ pub struct Knob<T: 'static> {
 }
 
 impl<T> Knob<T> {
-    /// Parses `text` into `target`.
     pub(in crate::presets) fn read(&self, target: &mut T, text: &str) -> Result<(), SetupError> {
         let key = self.key;
         let number = if text == BULK && key == "size" { "0" } else { text };
@@ -54,7 +53,6 @@ impl<T> Knob<T> {
         }
     }
 
-    /// Name with its unit, for JSON.
     pub(crate) fn json_key(&self) -> String {
         let unit = match self.unit {
             Unit::Bytes => "_bytes",
@@ -72,7 +70,6 @@ impl<T> Knob<T> {
 #[error("{0}")]
 pub struct SetupError(pub String);
 
-/// A flag or parameter, and its requirement.
 pub type Requirement = (String, String);
 
 /// Prefixes of the parameters of the rate machine and of CNPs.

@@ -1,11 +1,7 @@
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_params::Key;
 
-use super::knobs::{CLASS_KNOBS, CLASSES_KNOB, GROUP_CLASS, Knob, ROCE_KNOBS, TCP_KNOBS};
-use super::set::setting_names;
 use super::*;
 use crate::network::Simulation as _;
-use crate::sweep::SimulationSetup as _;
 
 fn setup(preset: Preset, settings: &[&str]) -> Setup {
     let mut setup = Setup::new(preset);

@@ -14,12 +14,10 @@ use crate::star::{
     Series,
 };
 
-/// Fairness windows.
 const WINDOWS: u64 = 50;
 /// Jain's index above which flows count as fair.
 const FAIR: f64 = 0.95;
 
-/// State of a flow for the fairness index.
 #[derive(Clone, Copy, Debug)]
 struct BulkFlow {
     number: usize,
@@ -28,7 +26,6 @@ struct BulkFlow {
     bytes_before: u64,
 }
 
-/// Collects statistics beyond counters.
 #[derive(Debug)]
 pub(super) struct Collector<'s> {
     star: &'s Star,
@@ -62,7 +59,6 @@ impl Flow {
     }
 }
 
-/// Meters of the bottleneck, by class.
 fn meters(nodes: &mut [Node]) -> &mut [ClassMeter] {
     let Some(Node::Switch(switch)) = nodes.last_mut() else { return &mut [] };
     match &mut switch.meters {
@@ -71,7 +67,6 @@ fn meters(nodes: &mut [Node]) -> &mut [ClassMeter] {
     }
 }
 
-/// The nodes of the star.
 #[derive(Clone, Copy)]
 struct Nodes<'n> {
     all: &'n [Node],
@@ -205,7 +200,6 @@ impl<'s> Collector<'s> {
         }
     }
 
-    /// Starts the statistics.
     fn start(&mut self, now_ns: u64, nodes: &mut [Node]) {
         self.is_started = true;
         let star = Nodes::new(nodes, &self.flows);
@@ -265,7 +259,6 @@ impl<'s> Collector<'s> {
         Some(if self.series.t_ns.is_empty() { 1 } else { self.last_sample_ns + interval_ns })
     }
 
-    /// Takes a sample; the first is that of time 0.
     fn sample(&mut self, now_ns: u64, nodes: &mut [Node]) {
         let now_ns = if self.series.t_ns.is_empty() { 0 } else { now_ns };
         let since_ns = now_ns - self.last_sample_ns;
@@ -298,7 +291,6 @@ impl<'s> Collector<'s> {
         }
     }
 
-    /// The outcome, at the end of the simulation.
     pub(super) fn outcome(mut self, mut nodes: Vec<Node>, now_ns: u64) -> Result<Outcome, SimError> {
         let star = self.star;
         let stats_from_ns = star.stats_from_ns;
@@ -374,7 +366,6 @@ impl<'s> Collector<'s> {
         records.filter(|record| (record.flow as usize) < self.flows.len()).copied().collect()
     }
 
-    /// Ends the series and the depths of the queues.
     fn end(&mut self, nodes: &mut [Node], now_ns: u64) {
         if self.next_sample_ns() == Some(now_ns) {
             self.sample(now_ns, nodes);
@@ -432,7 +423,6 @@ impl<'s> Collector<'s> {
         (0..).zip(&self.star.groups).map(group).collect()
     }
 
-    /// Classes that have a group.
     fn classes(&self, nodes: &Nodes<'_>, now_ns: u64) -> Vec<ClassOutcome> {
         let mut classes = nodes.classes(now_ns);
         for (class, before) in classes.iter_mut().zip(&self.classes_before) {
@@ -477,7 +467,6 @@ fn ideal_ns(star: &Star, group: &Group, bytes: u64) -> u64 {
     delivery_ns(&path, framing, bytes) + back_ns
 }
 
-/// Name and group of every flow.
 fn flow_names(star: &Star) -> impl Iterator<Item = (String, u32)> {
     (0..).zip(&star.groups).flat_map(|(index, group)| {
         (0..group.flows).map(move |flow| (format!("{}.{flow}", group.name), index))

@@ -36,7 +36,6 @@ pub struct Outcome {
     pub series: Option<Series>,
 }
 
-/// One group of flows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupOutcome {
     pub name: String,
@@ -54,7 +53,6 @@ pub struct GroupOutcome {
     pub fct_by_size: Vec<FctOfSize>,
 }
 
-/// Kind of flows in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -88,16 +86,13 @@ pub struct FctOfSize {
     pub fct: Option<Fct>,
 }
 
-/// One class at the port.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClassOutcome {
     pub class: u8,
     /// Depth of its queue over time, without the packet being sent.
     pub queue: Depth,
     pub marked_packets: u64,
-    /// Packets dropped for lack of buffer.
     pub dropped_packets: u64,
-    /// Times PFC paused it.
     pub pauses: u64,
     pub paused_ns: u64,
     pub tx_packets: u64,
@@ -109,9 +104,7 @@ pub struct ClassOutcome {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Packets that left a sender.
     pub sent_packets: u64,
-    /// Packets that reached the receiver.
     pub received_packets: u64,
     pub dropped_packets: u64,
     /// Packets on a link, in the queues or being sent at the end.
@@ -145,7 +138,6 @@ pub struct Samples {
     pub target_bps: Vec<u64>,
     /// Payload delivered since the last sample, per second.
     pub goodput_bps: Vec<u64>,
-    /// Depth of the queue at that moment.
     pub queue_bytes: Vec<u64>,
     /// Greatest depth of the queue since the last sample.
     pub max_queue_bytes: Vec<u64>,

@@ -5,11 +5,11 @@ use std::fmt;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use dcqcn_common::params::Config;
+use dcqcn_params::Settings;
 use dcqcn_params::quantity::parse_bytes;
 use dcqcn_support::render;
 use serde::Serialize;
 
-use super::space::Settings;
 use crate::Run;
 use crate::network::{Fct, Outcome, Scenario};
 use crate::runs::Pool;
@@ -41,7 +41,7 @@ impl Objective {
 }
 
 /// Results of all simulations of one configuration.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Score {
     /// Geometric mean, over workloads and seeds, of the objective; infinite if a simulation completed no flow.
     pub slowdown: f64,
@@ -79,18 +79,8 @@ impl Score {
         if self.excess > 0.0 { BEHIND * (1.0 + self.excess) } else { self.slowdown.min(BEHIND) }
     }
 
-    /// Scores `workloads`, each with its simulations.
     pub(super) fn new(workloads: &[Vec<Outcome>], objective: Objective) -> Self {
-        let mut score = Self {
-            slowdown: 1.0,
-            by_workload: Vec::new(),
-            queue_bytes: 0,
-            pauses: 0,
-            drops: 0,
-            unfinished: 0,
-            excess: 0.0,
-            left: 0.0,
-        };
+        let mut score = Self::default();
         let mut flows = 0;
         let mut logs = Vec::new();
         for outcomes in workloads {
@@ -201,7 +191,6 @@ impl Bounds {
 }
 
 impl Score {
-    /// This score under `bounds`.
     pub(super) fn under(self, bounds: &Bounds) -> Self {
         let excess = self.left + bounds.excess(&self);
         Self { excess, ..self }
@@ -239,7 +228,6 @@ impl<'p> Evaluator<'p> {
         Ok(Self { pool, workloads, objective })
     }
 
-    /// Simulations per configuration.
     pub(super) fn simulations(&self) -> u64 {
         self.workloads.iter().map(|seeds| seeds.len() as u64).sum()
     }

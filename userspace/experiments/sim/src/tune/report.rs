@@ -8,14 +8,13 @@ use dcqcn_params::{Assignment, Key, word};
 use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
+use super::Task;
 use super::evaluate::{Bounds, Objective, Score, Tried};
-use super::task::Task;
 
 /// A candidate or a preset, with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub name: String,
-    /// Whether the row is a published preset.
     pub is_preset: bool,
     /// Whether the row includes `--profile` and `--set`; others are for comparison only.
     pub is_as_given: bool,
@@ -24,7 +23,6 @@ pub struct Row {
     pub flags: String,
     /// All parameters of profiles, and those set, in base units.
     pub parameters: BTreeMap<String, u64>,
-    /// Score with the seeds of the search.
     pub searched: Score,
     /// Score with other seeds; `None`: interrupted before.
     pub checked: Option<Score>,
@@ -46,7 +44,8 @@ impl Row {
         let keys = Key::all().filter(|key| is_set(key) || (key.in_profiles() && is_of_it(key)));
         let assignments: Vec<Assignment> =
             keys.map(|key| Assignment { key, value: key.get(&config) }).collect();
-        let mut flags = format!("--profile {}", word(&settings.profile));
+        let profile = word(&settings.profile.unwrap_or_default());
+        let mut flags = format!("--profile {profile}");
         // Hosts have this guard; `sim fabric` omits it in the paper's variant, unless it is set.
         let is_paper = config.scalars.rp_variant == RP_VARIANT_PAPER;
         let period = "rate_reduce_monitor_period".parse().ok().filter(|key| is_paper && !is_set(key));
@@ -57,7 +56,7 @@ impl Row {
             name,
             is_preset,
             is_as_given,
-            profile: word(&settings.profile),
+            profile,
             flags,
             parameters: assignments.iter().map(|set| (set.key.to_string(), set.value)).collect(),
             searched: score,
@@ -100,7 +99,6 @@ pub struct TuneReport {
     pub workloads: usize,
     /// Seeds of each workload in the search, and in the second evaluation.
     pub seeds: [u64; 2],
-    /// Rows, the best first.
     pub rows: Vec<Row>,
 }
 
@@ -126,7 +124,6 @@ impl TuneReport {
         }
     }
 
-    /// The best row with the given settings.
     pub fn best(&self) -> Option<&Row> {
         self.rows.iter().find(|row| row.is_as_given)
     }
@@ -157,7 +154,6 @@ impl TuneReport {
     }
 }
 
-/// Our slowdown relative to theirs, as text.
 fn percent_change(ours: f64, theirs: f64) -> String {
     let more = (ours / theirs - 1.0) * 100.0;
     if !more.is_finite() || theirs.is_infinite() {

@@ -2,18 +2,10 @@
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use dcqcn_common::params::Config;
-use dcqcn_params::{Assignment, Key, Profile};
+use dcqcn_params::{Assignment, Key, Profile, Settings};
 
 use crate::fabric::FabricSetup;
 use crate::network::Random;
-
-/// A profile, and settings on top of it, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    pub profile: Profile,
-    pub changes: Vec<Assignment>,
-}
 
 /// The link for which the ranges below are given; they scale with the link.
 const REFERENCE_BPS: f64 = 25e9;
@@ -114,16 +106,14 @@ impl Space {
             let (least, most) = key.range().into_inner();
             changes.push(Assignment { key, value: (value as u64).clamp(least, most) });
         }
-        Settings { profile, changes }
+        Settings { profile: Some(profile), changes, ..Settings::default() }
     }
 }
 
-/// The given value of a parameter, if any.
 fn value_of(changes: &[Assignment], key: Key) -> Option<f64> {
     changes.iter().rev().find(|change| change.key == key).map(|change| change.value as f64)
 }
 
-/// Rounded to two digits.
 fn two_digits(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;
@@ -132,19 +122,9 @@ fn two_digits(value: f64) -> f64 {
     ((value / scale).round() * scale).round()
 }
 
-impl Settings {
-    /// The whole configuration on hosts' links of `host_rate_bps`: as on a host, without the changes for simulations.
-    ///
-    /// # Errors
-    /// The values are inconsistent.
-    pub(super) fn config(&self, host_rate_bps: u64) -> Result<Config> {
-        let (profile, changes) = (Some(self.profile), self.changes.clone());
-        Ok(dcqcn_params::Settings { profile, changes, ..Default::default() }.config(Some(host_rate_bps))?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use dcqcn_common::params::Config;
     use proptest::prelude::*;
 
     use super::*;
@@ -160,7 +140,7 @@ mod tests {
             let (setup, rate) = (FabricSetup::default(), rate * 1_000_000_000);
             let space = Space::new(&setup, rate).unwrap();
             let settings = space.settings(profile, &numbers);
-            prop_assert!(settings.config(rate).is_ok(), "{settings:?}");
+            prop_assert!(settings.config(Some(rate)).is_ok(), "{settings:?}");
         }
     }
 
@@ -168,7 +148,7 @@ mod tests {
     fn draw_config(flags: &str, numbers: &[f64], rate: u64) -> Config {
         let setup = setup(flags);
         let space = Space::new(&setup, rate).unwrap();
-        space.settings(0, numbers).config(rate).unwrap()
+        space.settings(0, numbers).config(Some(rate)).unwrap()
     }
 
     proptest! {
@@ -195,13 +175,13 @@ mod tests {
         let setup = setup("--profile nvidia --set wred.3.kmin=77KB");
         let space = Space::new(&setup, RATE).unwrap();
         assert_eq!((space.profiles.len(), space.dimensions.len()), (1, 7));
-        let low = space.settings(0, &[0.0; 7]).config(RATE).unwrap();
+        let low = space.settings(0, &[0.0; 7]).config(Some(RATE)).unwrap();
         assert_eq!(
             (low.wred[3].kmin_bytes, low.wred[3].kmax_bytes, low.wred[3].pmax_ppm),
             (77_000, 85_000, 5_000)
         );
         assert_eq!((low.scalars.dce_tcp_g, low.scalars.rpg_time_reset_ns), (1_023, 10_000));
-        let high = space.settings(0, &[1.0; 7]).config(RATE).unwrap();
+        let high = space.settings(0, &[1.0; 7]).config(Some(RATE)).unwrap();
         assert_eq!(
             (high.scalars.rpg_ai_rate_bps, high.scalars.rpg_hai_rate_bps),
             (1_000_000_000, 30_000_000_000)

@@ -22,7 +22,6 @@ const MIN_JAIN: f64 = 0.95;
 /// Allowed difference for replies in transit while counters are read, relative and absolute.
 const IN_TRANSIT: (f64, u64) = (0.02, 8);
 
-/// Available information about the switch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownSwitch<'a> {
     pub(super) config: &'a Config,
@@ -39,7 +38,6 @@ fn sum(record: &RunRecord, count: fn(&SentRecord) -> &Binned) -> u64 {
     record.flows.iter().map(|flow| count(&flow.sent).sum(record.whole())).sum()
 }
 
-/// Checks that no packet was lost.
 pub(super) fn lossless(case: Case, record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check> {
     let dropped = "RoCE packets dropped at the port";
     let drops = record.samples.last().map_or(0, |sample| sample.drops);
@@ -60,7 +58,6 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// Checks the utilisation of the port.
 pub(super) fn load(case: Case, record: &RunRecord) -> Check {
     let window = record.steady();
     let bytes = record.roce_bytes.sum(window) + record.flood_bytes.sum(window);
@@ -75,7 +72,6 @@ pub(super) fn load(case: Case, record: &RunRecord) -> Check {
     )
 }
 
-/// Checks the utilisation of the port, and the shares.
 pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: KnownSwitch<'_>) -> Vec<Check> {
     let window = record.steady();
     let (roce, flooded) = (record.roce_bytes.sum(window) as f64, record.flood_bytes.sum(window) as f64);
@@ -198,7 +194,6 @@ pub(super) fn classes(record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check>
 pub(super) const UNCONGESTED: &str =
     "nothing was marked, as one port cannot congest another of equal rate; specify a third port";
 
-/// Packets with a CE mark at the receiver.
 fn marked(record: &RunRecord) -> u64 {
     record.flows.iter().map(|flow| flow.received.ce_packets.sum(record.whole())).sum()
 }

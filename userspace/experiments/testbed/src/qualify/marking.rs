@@ -18,7 +18,6 @@ use super::wire::{FRAME_BYTES, Wire};
 use crate::host::ROCE_TC;
 use crate::rc::Psn;
 
-/// Bins between Kmin and Kmax.
 const BINS: usize = 8;
 /// Maximum packets of a round, all of which are kept in memory.
 const MAX_PACKETS: u64 = 20_000;
@@ -30,7 +29,6 @@ const SIGMAS: f64 = 4.0;
 const DEPTH_ERROR_FRAMES: u64 = 2;
 /// Reason for not evaluating a share.
 const TOO_FEW_PACKETS: &str = "too few packets to distinguish this share from zero; increase --rounds";
-/// QPN of its packets.
 const QPN: u32 = 0x0300;
 /// Maximum wait for a round beyond its transmission time.
 const TIMEOUT_NS: u64 = 3_000_000_000;
@@ -42,7 +40,6 @@ struct Bin {
     marked: u64,
     /// Sum of the probabilities.
     expected: f64,
-    /// Sum of their variances.
     variance: f64,
 }
 
@@ -100,7 +97,6 @@ impl Depth {
         Self { drain_bps, bytes: 0.0, before_ns: None }
     }
 
-    /// Depth met by a packet that arrives at `now_ns`.
     fn queue_bytes_met(&mut self, now_ns: u64) -> f64 {
         let passed_ns = now_ns.saturating_sub(self.before_ns.replace(now_ns).unwrap_or(now_ns));
         let met_bytes = (self.bytes - passed_ns as f64 * self.drain_bps as f64 / 8e9).max(0.0);

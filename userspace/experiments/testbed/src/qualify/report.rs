@@ -16,7 +16,6 @@ pub enum Outcome {
     Skipped,
 }
 
-/// A check: requirement and result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub case: Case,
@@ -30,7 +29,6 @@ pub struct Check {
 }
 
 impl Check {
-    /// A check that was run.
     pub(super) fn of(case: Case, what: &str, wanted: String, found: String, passed: bool) -> Self {
         let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
         Self { case, what: what.to_owned(), wanted, found, outcome }
@@ -44,12 +42,10 @@ impl Check {
         Self::of(case, what, "at least 1".to_owned(), found.to_string(), found != 0)
     }
 
-    /// A check that failed to run.
     pub(super) fn not_run(case: Case, what: &str, why: &anyhow::Error) -> Self {
         Self::of(case, what, "yes".to_owned(), format!("{why:#}"), false)
     }
 
-    /// A check that cannot be run here.
     pub(super) fn skipped(case: Case, what: &str, why: impl Into<String>) -> Self {
         let (wanted, outcome) = (String::new(), Outcome::Skipped);
         Self { case, what: what.to_owned(), wanted, found: why.into(), outcome }
@@ -70,7 +66,6 @@ pub struct QualifyReport {
 }
 
 impl QualifyReport {
-    /// Number of checks with this outcome.
     pub fn count(&self, outcome: Outcome) -> usize {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }

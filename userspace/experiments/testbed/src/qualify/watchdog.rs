@@ -173,7 +173,6 @@ impl Probe {
         Ok(self.next)
     }
 
-    /// Sends a packet, and returns whether it is delayed.
     fn is_delayed(&mut self) -> Result<bool> {
         let (qpn, begun) = (self.send()?, Instant::now());
         while begun.elapsed() < MIN_DELAY {

@@ -18,7 +18,6 @@ pub(super) const PAYLOAD_BYTES: usize = 1_024;
 pub(super) const FRAME_BYTES: u64 = PAYLOAD_BYTES as u64 + 58;
 /// Receive buffer for all packets that arrive between reads.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
-/// Send buffer for a burst.
 const SEND_BUFFER_BYTES: usize = 64 << 20;
 const TICK: Duration = Duration::from_micros(500);
 
@@ -97,7 +96,6 @@ impl Wire {
         Ok(all)
     }
 
-    /// Waits for `count` arrivals, up to `until_ns`.
     pub(super) fn wait(&mut self, count: usize, until_ns: u64) -> Result<Vec<Arrival>> {
         let mut all = self.arrived()?;
         while all.len() < count && monotonic_ns() < until_ns {

@@ -134,3 +134,43 @@ fn timeout_below_round_trip_warned() {
     assert!(text.starts_with("timeout = 5us is below the base round trip of "), "{text}");
     assert!(warning("--delay 1ms").is_some());
 }
+
+#[test]
+fn flag_without_effect_is_rejected() {
+    for (flags, needs) in [
+        ("--admission-turn 32KB", "--admission"),
+        ("--admission-class 6", "--admission"),
+        ("--reordering 4 --recovery go-back-n", "--recovery selective"),
+        ("--load 30% --workload permutation", "--workload random"),
+        ("--placement random", "a collective as --workload"),
+        ("--size 1MB --workload hpcc:flows.txt", "flow lengths that are not from a file"),
+        ("--trim 5", "--pfc off"),
+        ("--headroom 10KB --pfc off", "--pfc on"),
+        ("--reroute 1ms", "--fault"),
+        ("--target-delay 5us --control dcqcn", "--control nscc"),
+        ("--window-end flow --control off", "--control dcqcn"),
+        ("--profile paper --control off", "--control dcqcn or nscc"),
+    ] {
+        let flag = flags.split_whitespace().next().unwrap().to_owned();
+        assert_eq!(setup(flags).without_effect(), [(flag, needs.to_owned())], "{flags}");
+    }
+    for (flags, key, needs) in [
+        ("--control off --set rpg_ai_rate=1mbit", "rpg_ai_rate", "--control dcqcn"),
+        ("--control nscc --set min_time_between_cnps=1us", "min_time_between_cnps", "--control dcqcn"),
+        ("--set wred.4.kmin=1KB", "wred.4.kmin", "ECN-capable flows in class 4"),
+        ("--set tail_loss_probe_floor=1ms", "tail_loss_probe_floor", "--recovery probe"),
+    ] {
+        assert_eq!(setup(flags).without_effect(), [(key.to_owned(), needs.to_owned())], "{flags}");
+    }
+    for flags in [
+        "",
+        "--control nscc --profile nvidia --set wred.3.kmin=1KB --recovery probe --set tail_loss_probe_floor=1ms",
+        "--control off --set wire_overhead=0 --set cnp_dscp=26",
+        "--admission 64KB --admission-turn 32KB --admission-class 6 --recovery selective --reordering 4",
+        "--load 30% --until 1ms --size 1MB --pfc off --trim 5 --fault 1ms,down,leaf0,spine0 --reroute 1ms",
+        "--control nscc --target-delay 5us --base-rtt 8us --reordering 3",
+        "--workload all-reduce --placement random --repeat 2 --size 1MB --headroom 10KB --xon-offset 1KB",
+    ] {
+        assert_eq!(setup(flags).without_effect(), [], "{flags}");
+    }
+}

@@ -53,7 +53,6 @@ struct Repair {
     next_psn: u64,
 }
 
-/// State of a packet that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PacketState {
     Unknown,
@@ -101,7 +100,6 @@ pub(crate) struct SendQp {
     pub(crate) retransmitted: u64,
     /// NSCC: packets in flight, and the window, which replaces the rate.
     flight: Option<Box<Flight>>,
-    /// Tail-loss probe.
     probe: Option<Box<Probe>>,
     /// TCP, which replaces everything below.
     tcp: Option<Box<Tcp>>,
@@ -152,7 +150,6 @@ impl SendQp {
         }
     }
 
-    /// Queues a flow of `bytes`.
     pub(crate) fn post(&mut self, now_ns: u64, flow: u32, bytes: u64, transport: &Transport) {
         if self.window.is_idle() {
             self.progress_ns = now_ns;
@@ -275,7 +272,6 @@ impl SendQp {
         None
     }
 
-    /// The packet of [`SendQp::missing`] is sent.
     fn on_retransmitted(&mut self, psn: u64) {
         if self.repair.trimmed.front() == Some(&psn) {
             self.repair.trimmed.pop_front();
@@ -285,7 +281,6 @@ impl SendQp {
         }
     }
 
-    /// The next packet, which leaves now; `None`: there is none.
     #[inline]
     pub(crate) fn next_packet(
         &mut self,
@@ -357,7 +352,6 @@ impl SendQp {
         })
     }
 
-    /// Payload of a packet, and the flow that it ends.
     #[inline]
     fn payload(&self, psn: u64, transport: &Transport) -> (u32, Option<u32>) {
         let index = match self.messages.front() {
@@ -475,7 +469,6 @@ impl SendQp {
         recheck_ns(&mut self.rp.hot, &params.rp, now_ns, &mut self.debt)
     }
 
-    /// Nothing in flight and nothing to send.
     pub(crate) fn is_done(&self) -> bool {
         self.messages.is_empty()
     }
@@ -545,7 +538,6 @@ impl SendQp {
         }
     }
 
-    /// NSCC: a reply arrives.
     #[inline]
     pub(crate) fn on_reply(&mut self, law: &Law, now_ns: u64, packet: &Packet) {
         if let Some(flight) = &mut self.flight {

@@ -13,21 +13,17 @@ use crate::network::scenario::{TcpLaw, Transport};
 
 /// CUBIC: C, in segments per s³.
 const CUBIC_C: f64 = 0.4;
-/// CUBIC: multiplicative decrease.
 const CUBIC_BETA: f64 = 0.7;
-/// DCTCP: gain g.
 const DCTCP_GAIN: f64 = 1.0 / 16.0;
 /// Later arrivals after which a transmission counts as lost.
 const REORDERING: u64 = 3;
 /// The receiver's window.
 const MAX_WINDOW_BYTES: u32 = 6_000_000;
-/// Smallest window, in segments.
 const MIN_WINDOW: f64 = 2.0;
 /// Largest backoff of the timeout: 2^6.
 const MAX_BACKOFF: u32 = 6;
 
-/// A TCP flow.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tcp {
     law: TcpLaw,
     active: bool,
@@ -72,8 +68,7 @@ struct Cubic {
     reno_window: f64,
 }
 
-/// The estimator of DCTCP.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Dctcp {
     alpha: f64,
     acked: u64,
@@ -86,29 +81,16 @@ impl Tcp {
     pub(super) fn new(law: TcpLaw, transport: &Transport) -> Self {
         Self {
             law,
-            active: false,
-            timer_is_set: false,
             // Together a frame of at most 9216 bytes.
             payload_bytes: transport.payload_bytes as u16,
             frame_bytes: transport.frame_bytes() as u16,
             window: 10.0,
             max_window: f64::from((MAX_WINDOW_BYTES / transport.payload_bytes).max(1)),
             slow_start_threshold: f64::INFINITY,
-            first: 0,
-            in_flight: VecDeque::new(),
-            unacknowledged: 0,
-            to_retransmit: 0,
-            full_until: 0,
-            reduced_until: 0,
-            cubic: Cubic::default(),
             // Alpha starts at 1, as in Linux.
-            dctcp: Dctcp { alpha: 1.0, acked: 0, marked: 0, window_end: 0 },
-            smoothed_rtt_ns: 0.0,
-            rtt_variation_ns: 0.0,
+            dctcp: Dctcp { alpha: 1.0, ..Dctcp::default() },
             min_rto_ns: transport.timeout_ns,
-            backoff: 0,
-            progress_ns: 0,
-            counters: FlowCounters::default(),
+            ..Self::default()
         }
     }
 
@@ -128,7 +110,6 @@ impl Tcp {
         (self.unacknowledged as f64) < self.window.min(self.max_window).floor()
     }
 
-    /// The next segment, which departs now.
     #[inline]
     pub(super) fn next_packet(&mut self, address: &Address, now_ns: u64) -> Option<Packet> {
         if !self.can_send() {

@@ -13,7 +13,6 @@ fn law() -> Law {
     Law::new(Nscc { base_rtt_ns: BASE_NS, target_delay_ns: BASE_NS }, 100_000_000_000, &transport)
 }
 
-/// One packet arrives, with this queueing delay.
 fn packet(delay_ns: u64, marked: bool) -> Feedback {
     Feedback { new_bytes: FRAME, rtt_ns: Some(BASE_NS + delay_ns), marked, in_flight_bytes: 100_000 }
 }

@@ -78,8 +78,7 @@ fn trimmed_packets_alone_retransmitted() {
 fn window_of_lost_packets_times_out() {
     let mut workload = Workload::new();
     workload.flow(0, 4, 3, 5_000_000, 0);
-    let mut scenario =
-        nscc(Scenario::new(Topology::leaf_spine(2, 1, 4, CABLES).unwrap(), workload, Config::DEFAULT));
+    let mut scenario = nscc(leaf_spine(2, 1, 4, workload));
     scenario.transport.timeout_ns = 200 * US;
     scenario.switch.reroute_ns = 100 * US;
     // Link 8 is the only uplink of leaf 0.

@@ -10,7 +10,6 @@ use super::{PortSpec, Topology};
 /// A host without a switch.
 pub(crate) const NO_PORT: u16 = u16::MAX;
 
-/// The routes of all switches.
 #[derive(Debug)]
 pub(crate) struct Routes {
     hosts: u32,
@@ -88,7 +87,6 @@ impl Routes {
         &self.ports[start as usize..start as usize + usize::from(length)]
     }
 
-    /// Whether one host can reach another.
     pub(crate) fn reaches(&self, from: u32, to: u32) -> bool {
         let (from, to) = (self.switch_of[from as usize], to);
         from != u32::MAX && !self.ports(from, to).is_empty()

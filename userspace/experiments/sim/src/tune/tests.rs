@@ -2,12 +2,22 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::fabric::setup;
-use crate::tune::{FleetTarget, Limits};
 
 const SMALL: &str = "--topology leaf-spine:2x1x4 --workload incast:6 --size 300KB";
 
+/// The task given by flags on a command line.
+fn parsed(flags: &str) -> Task {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        task: Task,
+    }
+    let words = ["tune"].into_iter().chain(flags.split_whitespace());
+    <Line as clap::Parser>::try_parse_from(words).unwrap().task
+}
+
 fn task(line: &str) -> Task {
-    crate::tune::task::task(&format!(
+    parsed(&format!(
         "{line} --also workload=permutation,size=1MB --budget 20 --seeds 1 --check-seeds 1 --keep 3"
     ))
 }
@@ -138,4 +148,73 @@ fn inconsistent_settings_rejected() {
     let all = "--profile nvidia --set wred.3.kmin=1KB --set wred.3.kmax=1MB --set wred.3.pmax=1% --set rpg_ai_rate=5mbit \
                --set rpg_hai_rate=50mbit --set rpg_time_reset=300us --set dce_tcp_g=1000 --set min_time_between_cnps=4us";
     assert_eq!(tune(&task(&format!("{SMALL} {all}")), Some(1)).unwrap().simulated, 1);
+}
+
+fn with(flags: &str, also: &[&str]) -> Task {
+    Task { also: also.iter().map(|text| (*text).to_owned()).collect(), ..parsed(flags) }
+}
+
+#[test]
+fn seeds_wrap_after_largest() {
+    for first in [1, u64::MAX - 1_000, u64::MAX] {
+        let task = with(&format!("--topology leaf-spine:1x0x3 --workload incast:2 --seed {first}"), &[]);
+        let seeds = |beyond, count| -> Vec<u64> {
+            let workloads = task.workloads(beyond, count).unwrap();
+            workloads.iter().flatten().map(|scenario| scenario.seed).collect()
+        };
+        assert_eq!(seeds(0, 2), [first, first.wrapping_add(1)]);
+        assert_eq!(seeds(1_000, 3), [1_000, 1_001, 1_002].map(|more| first.wrapping_add(more)));
+    }
+}
+
+#[test]
+fn incompatible_extra_traffic_rejected() {
+    for (line, also, expected) in [
+        ("", "class=4", "--also class=4: parameters are searched for one class"),
+        ("", "load=30%,host-link=25gbit", "all hosts' links must have one rate"),
+        ("", "topology=file:/none", "/none"),
+        ("", "profile=hpcc", "DCQCN is the same for all traffic"),
+        ("", "profile=paper", "DCQCN is the same for all traffic"),
+        ("--profile hpcc", "profile=nvidia", "DCQCN is the same for all traffic"),
+        ("", "set=rpg_gd=12", "DCQCN is the same for all traffic"),
+        ("", "kmin=12KB", "DCQCN is the same for all traffic"),
+        ("", "workload=incast:3,load=30%", "--load has no effect: it needs --workload random"),
+        ("--trim 6", "load=30%", "--trim has no effect: it needs --pfc off"),
+        ("--sample 1us", "load=30%", "--sample has no effect here: omit it"),
+        ("", "sample=1us", "--sample has no effect here: omit it"),
+        ("--base-rtt 1us", "load=30%", "--base-rtt has no effect here: omit it"),
+        ("--target-delay 1us", "load=30%", "--target-delay has no effect here: omit it"),
+    ] {
+        let refused = with(line, &[also]).workloads(0, 1).unwrap_err();
+        assert!(format!("{refused:#}").contains(expected), "{line} {also}: {refused:#}");
+    }
+    // Flags of one workload do not affect another.
+    for (line, also) in [
+        ("--load 30%", "workload=incast:3,size=20KB"),
+        ("--workload incast:3", "workload=random,load=30%"),
+        ("--pfc off --trim 6", "pfc=on,headroom=10KB"),
+    ] {
+        assert_eq!(with(line, &[also]).workloads(0, 1).unwrap().len(), 2, "{line} {also}");
+    }
+}
+
+#[test]
+fn presets_valid_and_include_given_settings() {
+    let names = |line: &str, bps: u64| {
+        let setup = setup(line);
+        let presets = presets(&setup, bps);
+        assert!(presets.iter().all(|preset| preset.settings.config(Some(bps)).is_ok()), "{presets:?}");
+        let is_given = setup.profile.is_some() || !setup.changes.is_empty();
+        assert!(presets.iter().all(|preset| preset.is_as_given == (!is_given || preset.name == "as given")));
+        presets.into_iter().map(|preset| preset.name).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names("", 100_000_000_000), "paper nvidia hpcc irdma sonic");
+    assert_eq!(
+        names("--profile hpcc --class 4", 1_000_000_000_000 / 40),
+        "paper nvidia hpcc irdma sonic as given"
+    );
+    assert_eq!(names("", 1_000_000_000), "paper nvidia irdma lab sonic");
+    assert_eq!(names("--set rpg_ai_rate=5mbit", 1_000_000_000), "paper nvidia irdma lab sonic as given");
+    // No profile has a valid Kmax for it.
+    assert_eq!(names("--set wred.3.kmin=900MB", 1_000_000_000), "paper nvidia irdma lab sonic");
 }
