@@ -112,11 +112,11 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
     Ok(chosen)
 }
 
+/// Parameters of interfaces, by name.
+type Configs = Vec<(String, Config)>;
+
 /// Names and parameters of interfaces, and the errors of those that cannot be read.
-pub(super) fn configs(
-    ifaces: Vec<String>,
-    all: bool,
-) -> anyhow::Result<(Vec<(String, Config)>, Vec<anyhow::Error>)> {
+pub(super) fn configs(ifaces: Vec<String>, all: bool) -> anyhow::Result<(Configs, Vec<anyhow::Error>)> {
     let (mut read, mut failed) = (Vec::new(), Vec::new());
     for iface in names(ifaces, all)? {
         match attach::open(&iface).and_then(|attachment| Ok(attachment.maps.params()?.config)) {
