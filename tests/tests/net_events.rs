@@ -164,6 +164,21 @@ fn broken_journal_reported_once() -> Result<()> {
 }
 
 #[test]
+fn events_of_removed_interface_shown() -> Result<()> {
+    let lab = new_lab!();
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.ok("flows pair add a0 10.0.0.1 33 17")?;
+    // Commands in other namespaces would free the attachment.
+    let lock = lab.host.lock()?;
+    lab.host.command("ip link del a0")?;
+    for line in ["events --no-follow", "events a0 --no-follow"] {
+        lab.prints(line, "flow-paired")?;
+    }
+    drop(lock);
+    lab.ok("gc").map(drop)
+}
+
+#[test]
 fn lost_maps_do_not_hide_others() -> Result<()> {
     require!();
     let lab = new_lab!();

@@ -41,7 +41,7 @@ pub use crate::error::Error;
 pub use change::{Change, ChangeError, Transaction, change, follow};
 pub use find::{
     Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
-    reopen, survey, without_journal,
+    reopen, survey, with_removed, without_journal,
 };
 pub use foreign::{ForeignProgram, foreign_programs};
 pub use gc::{Freed, gc};

@@ -146,7 +146,8 @@ impl Sources {
 
     /// Updates the readers to the attached interfaces; returns whether there are any.
     fn follow(&mut self) -> anyhow::Result<bool> {
-        let Alive { attached, unreadable } = attach::alive()?;
+        // The last events of a removed interface are in its maps until it is detached.
+        let Alive { attached, unreadable } = attach::with_removed()?;
         for (iface, error) in &unreadable {
             if self.concerns(iface) {
                 self.warn(iface, error);

@@ -116,7 +116,7 @@ pub fn list_alive() -> Result<Vec<Info>, Error> {
     Ok(attached)
 }
 
-/// Records of existing interfaces.
+/// Complete attachments, and records that cannot be read.
 #[derive(Debug, Default)]
 pub struct Alive {
     pub attached: Vec<Info>,
@@ -126,8 +126,17 @@ pub struct Alive {
 
 /// Reads the records of existing interfaces, without waiting.
 pub fn alive() -> Result<Alive, Error> {
+    attached(|is_here| is_here)
+}
+
+/// As [`alive`], with attachments of removed interfaces.
+pub fn with_removed() -> Result<Alive, Error> {
+    attached(|_| true)
+}
+
+fn attached(is_wanted: impl Fn(bool) -> bool) -> Result<Alive, Error> {
     let Survey { attachments, broken } =
-        read_records_here(|state, is_here| state == State::Attached && is_here)?;
+        read_records_here(|state, is_here| state == State::Attached && is_wanted(is_here))?;
     Ok(Alive {
         attached: attachments.into_iter().map(|(info, _)| info).collect(),
         unreadable: broken.into_iter().filter_map(|Broken { iface, error }| Some((iface?, error))).collect(),
