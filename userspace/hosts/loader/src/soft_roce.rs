@@ -7,6 +7,8 @@
 //! | from 6.12 | ACKs and NAKs between the responses of a READ are processed (`check_ack`) | not assumed |
 //! | 6.1, 6.12 | tested to retransmit READs, WRITEs and lost ACKs after a NAK delivered by its own host | not assumed |
 
+use std::fmt;
+
 use aya::util::KernelVersion;
 
 /// Soft-RoCE of a kernel; `None`: of an unknown version.
@@ -47,6 +49,15 @@ impl SoftRoce {
     }
 }
 
+/// The kernel's version, as in `6.12`.
+impl fmt::Display for SoftRoce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(version) = self.0 else { return f.write_str("unknown") };
+        let [_, major, minor, _] = version.code().to_be_bytes();
+        write!(f, "{major}.{minor}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +84,11 @@ mod tests {
         ] {
             assert_eq!(of(version), expected, "{version:?}");
         }
+    }
+
+    #[test]
+    fn kernel_version_shown() {
+        let shown = [Some(KernelVersion::new(6, 12, 300)), None].map(|version| SoftRoce(version).to_string());
+        assert_eq!(shown, ["6.12", "unknown"]);
     }
 }

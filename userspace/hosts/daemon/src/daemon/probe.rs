@@ -159,7 +159,7 @@ impl Prober {
             self.has_warned = true;
             tracing::warn!(
                 iface = self.port.info.iface,
-                kernel = ?self.soft_roce,
+                kernel = %self.soft_roce,
                 "no tail-loss probes: not tested on this kernel; tail_loss_probe=force sends them anyway"
             );
         }
