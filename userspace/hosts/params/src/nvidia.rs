@@ -608,6 +608,7 @@ mod tests {
             "echo 20 > /sys/class/net/x/ecn/rpg_ai_rate\necho 11 > /sys/class/net/x/ecn/rpg_gd\n",
             "echo 20 | sudo tee /sys/class/net/x/ecn/rpg_ai_rate\nsudo sh -c 'echo -n 11 >> ecn/rpg_gd'\n",
             "echo \"20\" | tee -a ecn/rpg_ai_rate > /dev/null\n[root@a ~]# echo 11 >ecn/rpg_gd\n",
+            "echo 20 > \"/sys/class/net/x/ecn/rpg_ai_rate\"\necho 11 | sudo tee -a 'ecn/rpg_gd'\n",
             "roce_rp:\n  - rpg_ai_rate: 20\n  - rpg_gd: '11'\n",
             "> Device #1:\n> Configurations:   Next Boot\n>>   RPG_AI_RATE_P1    20\n> *  RPG_GD_P1   11\n",
             "Configurations:   Default    Next Boot\n RPG_AI_RATE_P1    5    20\n* RPG_GD_P1   11  11\n",

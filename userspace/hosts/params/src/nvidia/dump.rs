@@ -152,6 +152,7 @@ fn assignments(line: &str) -> Vec<String> {
     if let Some((value, file)) = echo {
         let value = value.split('|').next().unwrap_or_default();
         let file = file.trim_start_matches(['>', ' ']).trim_start_matches("-a ");
+        let file = file.trim_start_matches(['"', '\'']);
         let file = file.split([' ', ';', '"', '\'']).next().unwrap_or_default();
         return vec![format!("{file}={}", value.trim())];
     }
