@@ -703,6 +703,7 @@ fn marking_thresholds_separate_from_drop() {
 fn absent_marking_field_follows_drop() {
     for (field, value, expected) in [
         ("ecn_green_mark_probability", "10", (400_000, 1_600_000, 100_000)),
+        ("ecn_green_max_threshold", "NULL", (400_000, 1_600_000, 200_000)),
         ("green_ect_min_threshold", "100000", (100_000, 1_600_000, 200_000)),
     ] {
         let text = sample_with(&format!("/WRED_PROFILE/ROCE/{field}"), json!(value));

@@ -101,10 +101,13 @@ impl<'a> Reader<'a> {
         let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
         let separate = mark_thresholds(profile);
         // Without one of the separate fields, marking follows that of dropping (sonic-wred-profile.yang).
-        let names = separate.unwrap_or(THRESHOLDS);
-        let has = |name: &str| profile.fields().any(|field| field == name);
-        let [min_field, max_field, percent_field] =
-            std::array::from_fn(|i| if has(names[i]) { names[i] } else { THRESHOLDS[i] });
+        let mut fields = THRESHOLDS;
+        for (field, name) in fields.iter_mut().zip(separate.unwrap_or(THRESHOLDS)) {
+            if profile.text(name)?.is_some_and(|text| !text.is_empty()) {
+                *field = name;
+            }
+        }
+        let [min_field, max_field, percent_field] = fields;
         // 0 is the size of the switch's buffer (saiwred.h).
         let min = self.number(profile, min_field, 1..=max_bytes, "bytes")?;
         let max = self.number(profile, max_field, 1..=max_bytes, "bytes")?;
