@@ -221,19 +221,19 @@ fn attributes(words: &[&str]) -> Option<Connection> {
 
 /// The words after `trigger`: its number, kind and count.
 fn trigger(words: &[&str]) -> Option<(u64, Kind, usize)> {
-    let (mut id, mut kind, mut count) = (None, None, 0);
+    let (mut id, mut kind, mut count) = (None, None, None);
     let mut rest = words.iter();
     while let Some(&word) = rest.next() {
         match word {
             "id" if id.is_none() => id = Some(rest.next()?.parse().ok()?),
-            "count" => count = rest.next()?.parse().ok()?,
+            "count" if count.is_none() => count = Some(rest.next()?.parse().ok()?),
             "oneshot" if kind.is_none() => kind = Some(Kind::Oneshot),
             "multishot" if kind.is_none() => kind = Some(Kind::Multishot),
             "barrier" if kind.is_none() => kind = Some(Kind::Barrier),
             _ => return None,
         }
     }
-    Some((id?, kind?, count))
+    Some((id?, kind?, count.unwrap_or(0)))
 }
 
 #[cfg(test)]
@@ -326,6 +326,7 @@ mod tests {
             ),
             ("trigger id 1\n", "m:1: `trigger id 1` is not a trigger"),
             ("trigger id 1 oneshot barrier\n", "m:1: `trigger id 1 oneshot barrier` is not a trigger"),
+            ("trigger id 1 barrier count 1 count 2\n", "m:1: `trigger id 1 barrier count 1 count 2` is not"),
             ("0->1 start 0 size 5 size 6\n", "m:1: `0->1 start 0 size 5 size 6` is not a connection"),
             ("trigger id 1 oneshot\ntrigger id 1 multishot\n", "m:2: trigger 1 is defined twice"),
             ("hello\n", "m:1: `hello` is neither"),
