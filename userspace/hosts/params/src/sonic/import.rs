@@ -47,7 +47,7 @@ const OTHER_TABLES: [(&str, &str); 13] = [
     ("BUFFER_PORT_INGRESS_PROFILE_LIST", "describes the switch's buffers"),
     ("BUFFER_PORT_EGRESS_PROFILE_LIST", "describes the switch's buffers"),
     ("BUFFER_QUEUE", "describes the switch's buffers; queue_limit limits the virtual queue"),
-    ("CABLE_LENGTH", "not used: set pfc.N.headroom"),
+    ("CABLE_LENGTH", "used for pfc.N.tx only: set pfc.N.headroom"),
     ("DEFAULT_LOSSLESS_BUFFER_PARAMETER", COMPUTED_BUFFERS),
     ("DOT1P_TO_TC_MAP", "not supported: classes depend on the DSCP only"),
     ("LOSSLESS_TRAFFIC_PATTERN", COMPUTED_BUFFERS),
