@@ -177,6 +177,9 @@ impl Sources {
             };
             readers.insert(id, (iface, reader));
         }
+        // A broken journal does not affect a log that is open.
+        let others = std::mem::take(&mut self.readers).into_iter();
+        readers.extend(others.filter(|(_, (iface, _))| unreadable.iter().any(|(broken, _)| broken == iface)));
         self.readers = readers;
         Ok(!self.readers.is_empty())
     }
