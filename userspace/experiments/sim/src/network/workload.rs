@@ -14,6 +14,7 @@ mod sizes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::network::agenda::MAX_INDEX;
 pub use crate::network::read::{FileError, text};
 pub use collective::{Collective, Pairs};
 pub use sizes::{Distribution, Poisson, Sizes};
@@ -28,6 +29,7 @@ pub struct Flow {
     /// QP on which it is sent; flows of one QP are sent in the order of their starts.
     pub qp: u32,
     pub bytes: u64,
+    /// Earliest start.
     pub start_ns: u64,
     /// Time from the earliest start, or from the end of the last flow it waits for, to its start.
     pub delay_ns: u64,
@@ -37,6 +39,7 @@ pub struct Flow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) work: Arc<Work>,
+    /// When it stops; `None`: never.
     pub(crate) stop_ns: Option<u64>,
 }
 
@@ -68,13 +71,16 @@ pub enum Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeWeight {
     pub bytes: u64,
+    /// Frequency, relative to the other weights.
     pub weight: u64,
 }
 
+/// A queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub src: u32,
     pub dst: u32,
+    /// Class of its data, 0 to 7.
     pub class: u8,
     pub(crate) transport: u16,
 }
@@ -114,6 +120,7 @@ pub struct Workload {
 pub(crate) struct Round {
     pub(crate) collective: Collective,
     pub(crate) bytes: u64,
+    /// Hosts, by rank.
     pub(crate) ranks: Vec<u32>,
     /// For each rank, the flow that it waits for, and the one that completes it.
     pub(crate) ready: Vec<u32>,
@@ -129,6 +136,8 @@ pub enum WorkloadError {
     Bytes { flow: usize, bytes: u64 },
     #[error("flow {flow}: class {class} is out of range: 0 to 7")]
     Class { flow: usize, class: u8 },
+    #[error("host {host}: {count} {what} are out of range: 0 to {MAX_INDEX}; use more hosts or fewer flows")]
+    OfHost { host: usize, what: &'static str, count: u32 },
     #[error("{0} flows can never start: they wait for each other in a cycle")]
     Cycle(usize),
     #[error("the workload has no flows")]
@@ -163,6 +172,7 @@ impl Workload {
         self.sources.get(&flow)
     }
 
+    /// Adds a flow on a QP and returns its number.
     pub(crate) fn send(&mut self, qp: u32, bytes: u64, start_ns: u64) -> u32 {
         self.flows.push(Flow { qp, bytes, start_ns, delay_ns: 0 });
         self.flows.len() as u32 - 1
@@ -174,12 +184,14 @@ impl Workload {
         self.send(qp, bytes, start_ns)
     }
 
+    /// Adds a computation of `delay_ns` at `host` and returns its number.
     pub(crate) fn compute(&mut self, host: u32, delay_ns: u64) -> u32 {
         let flow = self.flow(host, host, 0, 1, 0);
         self.delay(flow, delay_ns);
         flow
     }
 
+    /// Delays `flow` by this much.
     pub(crate) fn delay(&mut self, flow: u32, delay_ns: u64) {
         if let Some(flow) = self.flows.get_mut(flow as usize) {
             flow.delay_ns = delay_ns;
@@ -191,6 +203,7 @@ impl Workload {
         check_flows(name, (self.flows.len() as u64).saturating_add(more))
     }
 
+    /// Makes `flow` wait for `other`.
     pub(crate) fn after(&mut self, flow: u32, other: u32, wait: Wait) {
         self.edges.push(Edge { from: other, to: flow, wait });
     }
@@ -264,10 +277,30 @@ impl Workload {
                 return Err(WorkloadError::Class { flow: number, class: pair.class });
             }
         }
+        self.validate_hosts(hosts)?;
         match self.never_started() {
             0 => Ok(()),
             count => Err(WorkloadError::Cycle(count)),
         }
+    }
+
+    /// Checks that the events of a host can be numbered.
+    fn validate_hosts(&self, hosts: u32) -> Result<(), WorkloadError> {
+        let mut counts = vec![[0; 2]; hosts as usize];
+        let senders = self.flows.iter().filter_map(|flow| self.ends(flow)).map(|pair| (pair.src, 0));
+        for (host, what) in senders.chain(self.pairs.iter().map(|pair| (pair.dst, 1))) {
+            if let Some(own) = counts.get_mut(host as usize) {
+                own[what] += 1;
+            }
+        }
+        for (host, own) in counts.into_iter().enumerate() {
+            for (count, what) in own.into_iter().zip(["sent flows", "receiving QPs"]) {
+                if count > MAX_INDEX {
+                    return Err(WorkloadError::OfHost { host, what, count });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Number of flows that never start: those left by a topological sort.
@@ -327,5 +360,22 @@ mod tests {
         class.flow(0, 1, 8, 1, 0);
         assert_eq!(class.validate(2), Err(WorkloadError::Class { flow: 2, class: 8 }));
         assert_eq!(Workload::new().validate(2), Err(WorkloadError::Empty));
+    }
+
+    #[test]
+    fn too_many_flows_of_host_rejected() {
+        let mut workload = Workload::new();
+        let qp = workload.pair(1, 0, 3);
+        (0..MAX_INDEX).for_each(|_| _ = workload.send(qp, 1, 0));
+        assert_eq!(workload.validate(2), Ok(()));
+        workload.send(qp, 1, 0);
+        let refused = workload.validate(2).unwrap_err().to_string();
+        let expected =
+            "host 1: 4194305 sent flows are out of range: 0 to 4194304; use more hosts or fewer flows";
+        assert_eq!(refused, expected);
+        let mut workload = Workload::incast(1, 1, 3);
+        (0..MAX_INDEX).for_each(|_| _ = workload.pair(1, 0, 3));
+        let refused = workload.validate(2).unwrap_err().to_string();
+        assert!(refused.starts_with("host 0: 4194305 receiving QPs are out of range"), "{refused}");
     }
 }
