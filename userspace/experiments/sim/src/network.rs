@@ -26,6 +26,7 @@ mod switch;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod wheel;
 mod wire;
 pub mod workload;
 

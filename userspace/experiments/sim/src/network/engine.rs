@@ -7,8 +7,6 @@
 //!
 //! The end of a window costs a barrier, so the number of threads follows the packets per window.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +18,7 @@ use crate::network::barrier::Barrier;
 use crate::network::builder::{Node, build, owners};
 use crate::network::outcome::{self, Outcome, short_timeout};
 use crate::network::scenario::{Scenario, SimError};
+use crate::network::wheel::Wheel;
 use crate::network::wire::{Message, Outbox};
 use crate::network::workload::Edge;
 
@@ -251,34 +250,13 @@ impl Shared {
     }
 }
 
-/// Nodes by time, and those of one time in order of insertion.
-#[derive(Default)]
-struct NodeQueue {
-    heap: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    inserted: u64,
-}
-
-impl NodeQueue {
-    /// Inserts a node, unless it has no event (`u64::MAX`).
-    fn at(&mut self, at_ns: u64, node: u32) {
-        if at_ns != u64::MAX {
-            self.heap.push(Reverse((at_ns, self.inserted, node)));
-            self.inserted += 1;
-        }
-    }
-
-    fn next_ns(&self) -> u64 {
-        self.heap.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns)
-    }
-}
-
 struct NodeGroup {
     number: usize,
     numbers: Vec<u32>,
     nodes: Vec<Node>,
     next_ns: Vec<u64>,
     /// The nodes by that time; an entry with another time is outdated.
-    queue: NodeQueue,
+    queue: Wheel<u32>,
     /// Completed flows.
     done: u64,
     /// Sent packets since the last measurement.
@@ -295,7 +273,7 @@ impl NodeGroup {
             numbers: own.map(|(node, _)| node).collect(),
             nodes: Vec::new(),
             next_ns: Vec::new(),
-            queue: NodeQueue::default(),
+            queue: Wheel::new(shared.duration_ns),
             done: 0,
             hops: 0,
             out: Vec::new(),
@@ -366,8 +344,8 @@ impl NodeGroup {
     fn window(&mut self, shared: &Shared, end_ns: u64) {
         let Self { number, nodes, next_ns, queue, done, hops, out, outgoing, .. } = self;
         while queue.next_ns() < end_ns {
-            let Some(Reverse((at_ns, _, index))) = queue.heap.pop() else { break };
-            let index = index as usize;
+            let at_ns = queue.next_ns();
+            let Some(index) = queue.take().map(|index| index as usize) else { break };
             if next_ns[index] != at_ns {
                 continue;
             }
