@@ -158,6 +158,10 @@ const fn rnr_timer_ns(syndrome: u32) -> u64 {
     units as u64 * 10_000
 }
 
+/// Kinds of 64 PSNs of SENDs or WRITEs, and of READs or atomics.
+const DATA: u64 = u64::MAX;
+const READS: u64 = 0;
+
 /// Not a PSN, which has 24 bits.
 const NO_PSN: u32 = u32::MAX;
 
@@ -198,6 +202,8 @@ pub struct Requester {
     mtu_once: u32,
     /// A PSN that is not within a READ: that of `read_next`, unless its READ continues there. Written at ingress too.
     starts_at: u32,
+    /// Kinds of the last 64 PSNs: bit n is that of `next` - 1 - n; 1 = SEND, WRITE or unknown, 0 = READ or atomic.
+    kinds: u64,
     // Written at ingress.
     /// Last response.
     heard_ns: u64,
@@ -288,6 +294,9 @@ const ENDED_NS: u64 = 10_000_000_000;
 const PROCESSED_NS: u64 = 100_000_000;
 /// PSNs that a retransmission goes back at most, far more than soft-RoCE's 128 packets and READs behind them.
 const MAX_IN_FLIGHT: i32 = 1 << 16;
+/// PSNs between that which soft-RoCE awaits and that of a packet it sends, at most: twice RXE_MAX_UNACKED_PSNS of
+/// drivers/infiniband/sw/rxe/rxe_param.h.
+const MAX_UNACKNOWLEDGED: i32 = 256;
 /// Packets before the first one that might have been sent unseen.
 const UNSEEN: u32 = 1 << 22;
 
@@ -307,6 +316,7 @@ impl Requester {
         mtu: 0,
         mtu_once: 0,
         starts_at: NO_PSN,
+        kinds: DATA,
         heard_ns: 0,
         gap_ns: 0,
         signalled_ns: 0,
@@ -417,12 +427,24 @@ impl Requester {
         (self.acknowledged, self.read_next)
     }
 
-    /// The probe; see the [module](self). `restarts`: it must start another retransmission.
-    fn probe(&self, settings: Settings, restarts: bool) -> Action {
+    /// Whether the PSNs `from..to` are those of READs and atomics only, as far back as known.
+    fn are_reads(&self, from: u32, to: u32) -> bool {
+        let (first, last) = (distance(from, self.next), distance(to, self.next));
+        first <= 64 && last >= 0 && (last..first).all(|bit| self.kinds >> bit & 1 == 0)
+    }
+
+    /// The probe; see the [module](self). `restarts`: it must start another retransmission. `probes`: those before it.
+    fn probe(&self, settings: Settings, restarts: bool, probes: u32) -> Action {
+        let has_data = self.has_unacknowledged_data();
         let are_reads_before =
             distance(self.acknowledged, self.data_psn) >= 0 && distance(self.data_psn, self.data_end) > 0;
-        let psn = match (self.has_unacknowledged_data(), are_reads_before) {
+        // The stack has accepted those READ responses, unless they were corrupt: not each probe counts on them.
+        let is_answered_to = distance(self.acknowledged, self.read_next) > 0
+            && self.are_reads(self.acknowledged, self.read_next)
+            && probes % 3 != 2;
+        let psn = match (has_data, are_reads_before) {
             (true, true) => self.data_psn,
+            (true, false) if is_answered_to => self.read_next,
             (true, false) => self.acknowledged,
             (false, _) if self.read_bytes != 0 && distance(self.acknowledged, self.read_psn) >= 0 => {
                 self.read_psn
@@ -431,7 +453,9 @@ impl Requester {
         };
         // During a READ, the PSN must be that of the first missing response.
         let is_in_reads = self.has_unanswered_reads()
-            && (distance(self.acknowledged, self.read_next) >= 0 || self.has_retried_read())
+            && (distance(self.acknowledged, self.read_next) >= 0
+                || self.has_retried_read()
+                || is_answered_to)
             && distance(self.read_next, psn) > 0;
         let rnr = if is_in_reads { self.read_next } else { psn };
         let is_start = |psn| psn == self.starts_at || psn == self.acknowledged;
@@ -480,7 +504,7 @@ impl Requester {
             return Action::Idle;
         }
         let restarts = settings.limit == 0 && (probes != 0 || self.retrying != 0);
-        self.probe(settings, restarts)
+        self.probe(settings, restarts, probes)
     }
 }
 

@@ -7,9 +7,10 @@ use core::cell::Cell;
 
 use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
-    ACK, AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, ENDED_NS, HIDDEN_NS, INITIAL_NS, KIND, MAX_IN_FLIGHT, MAX_MTU,
-    MIN_MTU, NO_PSN, PROCESSED_NS, PSN_SEQUENCE_ERROR, Request, Requester, Response, SIGNAL_NS, SYNDROME,
-    TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus, responses, set,
+    ACK, AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, DATA, ENDED_NS, HIDDEN_NS, INITIAL_NS, KIND, MAX_IN_FLIGHT,
+    MAX_MTU, MAX_UNACKNOWLEDGED, MIN_MTU, NO_PSN, PROCESSED_NS, PSN_SEQUENCE_ERROR, READS, Request,
+    Requester, Response, SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until,
+    is_mtu, plus, responses, set,
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
@@ -155,6 +156,7 @@ impl<'a> SharedRequester<'a> {
     #[inline(always)]
     fn start(self, psn: u32) {
         set!(self.next = psn);
+        set!(self.kinds = DATA);
         set!(self.read_bytes = 0);
         set!(self.reads_end = psn);
         set!(self.read_next = psn);
@@ -199,11 +201,13 @@ impl<'a> SharedRequester<'a> {
             // Another QP, or the stack has not accepted those responses. Otherwise it may still process them.
             set!(self.answered = if is_new { before_unseen(psn) } else { psn });
         }
+        self.pass_answered(psn);
         self.close_read(psn, is_read, packet.bytes);
         let next = get!(self.next);
         let ahead = distance(next, psn);
         if ahead > 0 {
             self.add_data(next, psn);
+            self.move_next(psn, DATA);
         }
         // If the packets before it are unknown, a READ may be the retransmitted rest of another. It counts as a SEND.
         let may_be_rest = is_read && (is_new || ahead > 0);
@@ -222,10 +226,11 @@ impl<'a> SharedRequester<'a> {
                 set!(self.mtu = 0);
                 set!(self.mtu_once = 0);
                 set!(self.reads_end = psn);
+                self.move_next(psn, DATA);
             }
             let end = plus(psn, 1);
             self.add_data(psn, end);
-            set!(self.next = end);
+            self.move_next(end, DATA);
             if is_read {
                 set!(self.read_psn = psn);
                 set!(self.read_bytes = packet.bytes);
@@ -297,6 +302,39 @@ impl<'a> SharedRequester<'a> {
         set!(self.announced_ns = 0);
     }
 
+    /// Advances `next` past PSNs of one of the `kinds`, or takes it back.
+    #[inline(always)]
+    fn move_next(self, to: u32, kinds: u64) {
+        let (steps, known) = (distance(get!(self.next), to), get!(self.kinds));
+        set!(self.next = to);
+        let by = steps.unsigned_abs();
+        let kinds = match by {
+            0..=63 if steps >= 0 => known << by | kinds & !(u64::MAX << by),
+            0..=63 => !(!known >> by),
+            _ if steps > 0 => kinds,
+            _ => DATA,
+        };
+        set!(self.kinds = kinds);
+    }
+
+    /// A packet far ahead of a missing READ response shows that the stack has received it: a READ that it retransmits just
+    /// before the response arrives may not be answered again.
+    #[inline(always)]
+    fn pass_answered(self, psn: u32) {
+        let read_next = get!(self.read_next);
+        if !self.has_unanswered_reads() || distance(read_next, psn) <= MAX_UNACKNOWLEDGED {
+            return;
+        }
+        let later = |one, other| if distance(one, other) > 0 { other } else { one };
+        let earliest =
+            later(get!(self.answered), plus(psn, MAX_UNACKNOWLEDGED.cast_unsigned().wrapping_neg()));
+        let reads_end = get!(self.reads_end);
+        set!(self.read_next = if distance(earliest, reads_end) > 0 { earliest } else { reads_end });
+        set!(self.starts_at = NO_PSN);
+        set!(self.retrying = get!(self.retrying) & !AWAITS_READ);
+        set!(self.gap_ns = 0);
+    }
+
     /// Counts the PSNs `from..to` as a SEND's.
     #[inline(always)]
     fn add_data(self, from: u32, to: u32) {
@@ -322,7 +360,7 @@ impl<'a> SharedRequester<'a> {
             return self.start(psn);
         }
         let end = plus(psn, packets);
-        set!(self.next = end);
+        self.move_next(end, READS);
         set!(self.reads_end = end);
     }
 
@@ -337,11 +375,10 @@ impl<'a> SharedRequester<'a> {
             return;
         }
         let packets = if is_read && bytes < read_bytes { 0 } else { packets.cast_unsigned() };
-        set!(self.next = read_psn);
-        let mut mtu = MIN_MTU;
+        let (mut is_known, mut mtu) = (false, MIN_MTU);
         while mtu <= MAX_MTU {
             if responses(read_bytes, mtu) == packets {
-                set!(self.next = psn);
+                is_known = true;
                 set!(self.reads_end = psn);
                 if !is_read {
                     set!(self.mtu = if get!(self.mtu_once) == mtu { mtu } else { 0 });
@@ -351,7 +388,12 @@ impl<'a> SharedRequester<'a> {
             mtu *= 2;
         }
         set!(self.read_bytes = 0);
-        if get!(self.mtu) == 0 && responses(read_bytes, MAX_MTU) != packets {
+        let is_doubtful = get!(self.mtu) == 0 && responses(read_bytes, MAX_MTU) != packets;
+        self.move_next(read_psn, DATA);
+        if is_known {
+            self.move_next(psn, if is_doubtful { DATA } else { READS });
+        }
+        if is_doubtful {
             // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
             // Others are within the READ, but not the first.
             self.add_data(read_psn, psn);

@@ -328,6 +328,47 @@ fn read_behind_acknowledged_data_is_named() {
     assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::Idle);
 }
 
+/// The ACK of the SEND after them was lost. The stack has accepted their responses, unless these were corrupt.
+#[test]
+fn reads_answered_before_data_are_skipped() {
+    let unlimited = Settings { limit: 0, ..RULES };
+    let probes = |probes| Sent { probes, at_ns: 31 * MS };
+    let answered = |opcode| {
+        let mut requester = acknowledged(9);
+        for (psn, opcode) in [(10, Opcode::RC_SEND_ONLY), (11, opcode), (12, Opcode::RC_SEND_ONLY)] {
+            requester.on_request(&request(opcode, psn, 100), 10 * MS);
+        }
+        requester.on_response(&ack(10), 11 * MS);
+        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 11), 11 * MS);
+        requester
+    };
+    let requester = answered(Opcode::RC_RDMA_READ_REQUEST);
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(12));
+    assert_eq!(requester.action(unlimited, 99 * MS, probes(1), 0), Action::RnrNak(12));
+    assert_eq!(requester.action(unlimited, 999 * MS, probes(2), 0), Action::RnrNak(11));
+    // That response was forged.
+    assert_eq!(answered(Opcode::RC_SEND_ONLY).action(RULES, 99 * MS, NONE, 0), Action::Nak(11));
+}
+
+/// soft-RoCE sends at most 128 PSNs beyond the one that it awaits.
+#[test]
+fn packet_far_ahead_shows_that_read_was_answered() {
+    let mut requester = acknowledged(9);
+    let read = request(Opcode::RC_RDMA_READ_REQUEST, 10, 100);
+    requester.on_request(&read, 10 * MS);
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 10), 11 * MS);
+    // Retransmitted before the response was processed; the responder does not answer it again.
+    requester.on_request(&read, 11 * MS);
+    for psn in 11..=266 {
+        requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), 12 * MS);
+        requester.on_response(&ack(psn), 13 * MS);
+    }
+    assert_eq!((requester.read_next, requester.retrying), (10, AWAITS_READ));
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 267, 0), 14 * MS);
+    assert_eq!((requester.read_next, requester.retrying), (11, 0));
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(267));
+}
+
 /// Each NAK restarts the stack's own timer of seconds.
 #[test]
 fn vain_probes_leave_the_stack_time() {
