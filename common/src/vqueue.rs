@@ -50,7 +50,6 @@ pub struct Share {
 }
 
 impl Share {
-    /// A CPU that has enqueued nothing.
     pub const NONE: Self = Self { empty_at: 0, batch_at: 0, batch_ticks: 0 };
 
     /// The share after its batch was published.

@@ -16,7 +16,6 @@ entries!(NpFlow: FlowId);
 pub(crate) const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
 
 impl RpHot {
-    /// A flow before its first packet.
     #[inline(always)]
     pub fn new(fingerprint: u64, p: &RpParams) -> Self {
         let zero = zero();
@@ -178,7 +177,6 @@ impl RpHot {
         self.set_pacer(&pacer);
     }
 
-    /// Records the departure time of a packet of `stream`.
     #[inline(always)]
     pub fn set_departure(&mut self, stream: Stream, departure_ns: u64) {
         self.last_ns[stream as usize] = departure_ns;
@@ -195,7 +193,6 @@ impl RpHot {
 const PENDING_INTERVALS: u64 = 4;
 
 impl NpFlow {
-    /// An empty slot.
     pub const EMPTY: Self = Self {
         id: FlowId::NONE,
         pending: 0,

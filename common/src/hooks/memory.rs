@@ -23,7 +23,6 @@ pub struct Memory {
     pub now_ns: u64,
     /// Lag of the coarse clock.
     pub coarse_lag_ns: u64,
-    /// Number of readings of the clock.
     pub clock_reads: u32,
     /// State of the random sequence; 0: only zeros.
     pub random: u64,
@@ -34,7 +33,6 @@ pub struct Memory {
     pub backlogs: [Backlog; QUEUES as usize],
     pub rp: Vec<RpSet>,
     pub np: Vec<NpSet>,
-    /// Number of times that a set of the NP table was locked.
     pub np_locks: u32,
     pub times_ns: [u64; TIMES as usize],
     pub announced_qpns: HashMap<QpId, u32>,
@@ -51,7 +49,6 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Empty tables with this number of sets.
     pub fn new(rp_sets: u32, np_sets: u32) -> Self {
         Self {
             now_ns: 0,
@@ -95,11 +92,8 @@ pub struct PacketContext {
     /// Writes at this offset or behind it fail, if it is not 0.
     pub no_write_from: usize,
     pub no_clone: Option<Cloned>,
-    /// VLAN ID of the tag outside the packet.
     pub stripped_vid: u32,
-    /// TPID of that tag.
     pub stripped_tpid: u16,
-    /// Bytes of each segment of a GSO super-packet.
     pub segment_bytes: u32,
     pub no_rebuild: bool,
     pub is_enqueued_again: bool,
@@ -118,13 +112,11 @@ pub struct PacketOutcome {
     pub tag_priority: Option<u8>,
 }
 
-/// The environment of a packet.
 pub struct MemoryEnv<'a> {
     params: Option<&'a Params>,
     memory: &'a mut Memory,
 }
 
-/// A packet with its metadata, and the outcome so far.
 pub struct Packet<'a> {
     context: PacketContext,
     readable: usize,
@@ -133,7 +125,6 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// A packet that enters a hook.
     pub fn new(
         memory: &'a mut Memory,
         params: Option<&'a Params>,
@@ -145,7 +136,6 @@ impl<'a> Packet<'a> {
         Self { context, readable, outcome, env: MemoryEnv { params, memory } }
     }
 
-    /// The packet after the hook.
     pub fn into_outcome(self) -> PacketOutcome {
         self.outcome
     }

@@ -12,7 +12,6 @@ pub struct Limits {
     pub xon_bytes: u64,
 }
 
-/// Frame to send to the neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseAction {
     Xoff,

@@ -40,7 +40,6 @@ impl Watchdog {
     }
 }
 
-/// A sample of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
     pub backlog: bool,
@@ -50,7 +49,6 @@ pub struct Observation {
     pub since_ns: u64,
 }
 
-/// Change detected by a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
     Same,
@@ -78,7 +76,6 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Whether packets for this queue are dropped.
     #[inline]
     pub const fn drops(&self, class: usize) -> bool {
         self.drops >> class & 1 == 1

@@ -13,7 +13,6 @@ use crate::verifier::forget;
 /// takes one more step, and the events after it another.
 pub(crate) const MAX_STEPS: u32 = 5;
 
-/// Counter of an increase event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Timer,

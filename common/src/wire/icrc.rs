@@ -16,7 +16,6 @@
 
 use super::{bth::Bth, ext::Aeth, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
 
-/// Length of the trailer, bytes.
 pub const LEN: usize = 4;
 
 const V4_HEAD_LEN: usize = Ipv4::LEN + Udp::LEN + Bth::LEN;
