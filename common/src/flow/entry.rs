@@ -288,14 +288,15 @@ mod tests {
     use super::*;
     use crate::flow::table::OWED_BITS;
     use crate::flow::{LookupError, RpSet, Shared, enter};
-    use crate::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, PACER_FQ, Port};
+    use crate::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, PACER_FQ, Scalars};
     use proptest::prelude::*;
 
-    fn params(set: impl FnOnce(&mut Config)) -> Params {
-        let mut config = Config::DEFAULT;
-        (config.scalars.link_rate_bps, config.scalars.pacer) = (8_000_000_000, PACER_FQ);
-        set(&mut config);
-        Params::new(&config, Port::new(1, 1, 1)).unwrap()
+    fn params(set: impl FnOnce(&mut Scalars)) -> Params {
+        Config::with_scalars(|s| {
+            (s.link_rate_bps, s.pacer) = (8_000_000_000, PACER_FQ);
+            set(s);
+        })
+        .params()
     }
 
     fn send(flow: &mut RpHot, p: &Params, bytes: u64) -> Departure {
@@ -313,8 +314,7 @@ mod tests {
 
     #[test]
     fn wire_overhead_delays_but_is_not_counted() {
-        let p = params(|config| {
-            let s = &mut config.scalars;
+        let p = params(|s| {
             (s.wire_overhead_bytes, s.pacing_credit_ns, s.rpg_byte_reset_bytes) = (24, 0, 1_500);
         });
         let mut flow = RpHot::new(0, &p.rp);
@@ -343,11 +343,8 @@ mod tests {
         let shared = unsafe { Shared::new(&raw mut set) };
         let (id, fingerprint) = (FlowId { src: [1; 4], ..FlowId::NONE }, 5);
         assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));
-        assert_eq!(
-            enter(shared, &id, fingerprint, &p.rp, 0),
-            Err(LookupError::Evicted),
-            "no slot is requested"
-        );
+        // No slot is requested.
+        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 0), Err(LookupError::Evicted));
         set.lock = 0;
         set.hot.iter_mut().for_each(|flow| flow.lock = 1);
         // SAFETY: as above.

@@ -1,7 +1,7 @@
 extern crate std;
 use super::*;
 use crate::layout::{DEFAULT_FLOWS, WAYS};
-use crate::params::{COARSE_ALPHA_BITS, Config, PACER_FQ, PACER_NONE, Params, Port, RP_VARIANT_FIRMWARE};
+use crate::params::{COARSE_ALPHA_BITS, Config, PACER_FQ, PACER_NONE, Params, RP_VARIANT_FIRMWARE};
 use crate::rate::Debt;
 use crate::wire::bth::Stream;
 use proptest::prelude::*;
@@ -291,9 +291,7 @@ fn fingerprint_of(hash: u32, n: u32) -> u64 {
 }
 
 fn params() -> Params {
-    let mut config = Config::DEFAULT;
-    (config.scalars.link_rate_bps, config.scalars.pacer) = (100_000_000_000, PACER_FQ);
-    Params::new(&config, Port::new(1, 1, 1)).unwrap()
+    Config::with_scalars(|s| (s.link_rate_bps, s.pacer) = (100_000_000_000, PACER_FQ)).params()
 }
 
 proptest! {

@@ -1,19 +1,36 @@
 extern crate std;
 use super::*;
+use crate::params::{Params, Port};
 use std::collections::BTreeSet;
 use std::string::ToString;
 
 const GBIT: u64 = 1_000 * MBIT;
 
-/// The defaults as modified by `set`.
+impl Config {
+    /// The defaults as modified by `set`.
+    pub(crate) fn with(set: impl FnOnce(&mut Self)) -> Self {
+        let mut config = Self::DEFAULT;
+        set(&mut config);
+        config
+    }
+
+    /// The defaults with scalars as modified by `set`.
+    pub(crate) fn with_scalars(set: impl FnOnce(&mut Scalars)) -> Self {
+        Self::with(|config| set(&mut config.scalars))
+    }
+
+    /// The parameters of a port with the smallest tables.
+    pub(crate) fn params(&self) -> Params {
+        Params::new(self, Port::new(1, 1, 1)).unwrap()
+    }
+}
+
 fn with(set: impl FnOnce(&mut Config)) -> Config {
-    let mut config = Config::DEFAULT;
-    set(&mut config);
-    config
+    Config::with(set)
 }
 
 fn scalars(set: impl FnOnce(&mut Scalars)) -> Config {
-    with(|config| set(&mut config.scalars))
+    Config::with_scalars(set)
 }
 
 #[test]
