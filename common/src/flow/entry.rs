@@ -287,7 +287,8 @@ impl NpFlow {
 mod tests {
     use super::*;
     use crate::flow::table::OWED_BITS;
-    use crate::flow::{LookupError, RpSet, Shared, enter};
+    use crate::flow::tests::shared_set;
+    use crate::flow::{LookupError, RpSet, enter};
     use crate::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, PACER_FQ, Scalars};
     use proptest::prelude::*;
 
@@ -339,16 +340,14 @@ mod tests {
     fn locked_set_or_flow_returns_contended() {
         let p = params(|_| {});
         let mut set = RpSet { lock: 1, ..RpSet::EMPTY };
-        // SAFETY: it lives until the end of the test, which has one thread.
-        let shared = unsafe { Shared::new(&raw mut set) };
+        let shared = shared_set(&mut set);
         let (id, fingerprint) = (FlowId { src: [1; 4], ..FlowId::NONE }, 5);
         assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));
         // No slot is requested.
         assert_eq!(enter(shared, &id, fingerprint, &p.rp, 0), Err(LookupError::Evicted));
         set.lock = 0;
         set.hot.iter_mut().for_each(|flow| flow.lock = 1);
-        // SAFETY: as above.
-        let shared = unsafe { Shared::new(&raw mut set) };
+        let shared = shared_set(&mut set);
         assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));
         let seen = shared.find_at(0, 0).unwrap();
         assert_eq!(shared.lock_flow(0, 0, seen).map(drop), Err(LookupError::Contended));

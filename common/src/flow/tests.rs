@@ -21,6 +21,11 @@ fn ipv4(addr: u32, qpn: u32) -> FlowId {
     FlowId { src: mapped(0x0a00_00fe), receiver: QpId { addr: mapped(addr), qpn, vlan: 0 } }
 }
 
+pub(super) fn shared_set(set: &mut RpSet) -> Shared {
+    // SAFETY: each test has one thread, and uses the result before it uses or drops the set.
+    unsafe { Shared::new(set) }
+}
+
 /// A packet of `id`, processed as by the hooks. `cnp_sent` identifies the flow here.
 fn touch(set: &mut NpSet, id: FlowId, hash: u32, now_ns: u64) -> Selection {
     let selection = set.find(&id, hash);
@@ -215,8 +220,7 @@ fn unlocked_set_and_flow_are_at_rest() {
 fn new_flow_in_use_before_first_packet() {
     let p = params();
     let mut set = RpSet::EMPTY;
-    // SAFETY: as below.
-    let shared = unsafe { Shared::new(&raw mut set) };
+    let shared = shared_set(&mut set);
     let id = ipv4(0x0a00_0001, 17);
     let way = enter(shared, &id, id.fingerprint(&HashKeys::new(5)), &p.rp, 100).unwrap().way;
     assert_eq!(shared.peek(way).in_use_until_ns(), 100);
@@ -227,8 +231,7 @@ fn new_flow_in_use_before_first_packet() {
 fn reused_slot_has_new_generation() {
     let p = params();
     let mut set = RpSet::EMPTY;
-    // SAFETY: it lives until the end of the test, which has one thread.
-    let shared = unsafe { Shared::new(&raw mut set) };
+    let shared = shared_set(&mut set);
     let id = ipv4(0x0a00_0001, 17);
     let fingerprint = id.fingerprint(&HashKeys::new(5));
     let enter = |now_ns| enter(shared, &id, fingerprint, &p.rp, now_ns).unwrap().way;
@@ -260,12 +263,10 @@ fn reused_slot_has_new_generation() {
 fn lookup_during_reuse_misses_next_flow() {
     let mut set = RpSet::EMPTY;
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT, 17);
-    // SAFETY: it lives until the end of the test, which has one thread.
-    let shared = unsafe { Shared::new(&raw mut set) };
+    let shared = shared_set(&mut set);
     let seen = shared.find_at(3, 17).unwrap();
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT - 1, 18);
-    // SAFETY: as above.
-    let shared = unsafe { Shared::new(&raw mut set) };
+    let shared = shared_set(&mut set);
     assert_eq!(shared.lock_flow(3, 17, seen).map(drop), Err(LookupError::Evicted));
     assert!(shared.lock_flow(3, 18, seen).is_ok(), "and its lock is free again");
 }
@@ -304,8 +305,7 @@ proptest! {
         let p = params();
         let keys = HashKeys::new(seed);
         let mut set = RpSet::EMPTY;
-        // SAFETY: it lives until the end of the test, which has one thread.
-        let shared = unsafe { Shared::new(&raw mut set) };
+        let shared = shared_set(&mut set);
         let mut model: Vec<(FlowId, u64)> = Vec::new();
         let mut now_ns = 1;
         for (qpn, gap_ns, cnp) in uses {
@@ -376,8 +376,7 @@ proptest! {
         let fingerprint = 5;
         let mut set = RpSet::EMPTY;
         set.hot[0] = RpHot::new(fingerprint, &p.rp);
-        // SAFETY: it lives until the end of the test, which has one thread.
-        let shared = unsafe { Shared::new(&raw mut set) };
+        let shared = shared_set(&mut set);
         let (mut charged, mut debt, mut now_ns, mut cnps) = (RpFlow::new(id, &p.rp), Debt::NONE, 1, Cnps::NONE);
         for (gap_ns, what, bytes) in steps {
             now_ns += gap_ns;
