@@ -100,10 +100,16 @@ fn acknowledged(psn: u32) -> Requester {
     requester
 }
 
+/// [`acknowledged`], with these requests at 10 ms.
+fn after_requests<const N: usize>(requests: [(Opcode, u32, u32); N]) -> Requester {
+    let mut requester = acknowledged(9);
+    requester.send(10 * MS, requests);
+    requester
+}
+
 #[test]
 fn lost_last_packet_is_probed_after_the_floor() {
-    let mut requester = acknowledged(9);
-    requester.send(10 * MS, [(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0)]);
+    let mut requester = after_requests([(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0)]);
     assert_eq!(requester.action(RULES, 11 * MS, NONE, 0), Action::At(30 * MS));
     assert_eq!(requester.action(RULES, 30 * MS, NONE, 0), Action::Nak(10));
     // The responder has the first packet.
@@ -217,8 +223,7 @@ fn probe_names_first_packet_that_may_be_lost() {
 
 #[test]
 fn busy_or_ended_qp_probed_later() {
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(SEND, 10, 0), 10 * MS);
+    let mut requester = after_requests([(SEND, 10, 0)]);
     let mut busy = requester;
     busy.on_response(&nak(10, 0x3f), 11 * MS);
     assert_eq!(busy.action(RULES, 100 * MS, NONE, 0), Action::At(512_520_000), "RNR NAK, 491.52 ms");
@@ -228,8 +233,7 @@ fn busy_or_ended_qp_probed_later() {
 
 #[test]
 fn lost_retransmission_is_probed_by_rnr_nak() {
-    let mut requester = acknowledged(9);
-    requester.send(10 * MS, [(READ, 10, 100), (SEND, 11, 0)]);
+    let mut requester = after_requests([(READ, 10, 100), (SEND, 11, 0)]);
     assert_eq!(requester.action(UNLIMITED, 99 * MS, NONE, 0), Action::Nak(11));
     assert_eq!(requester.action(UNLIMITED, 99 * MS, ONE, 0), Action::RnrNak(10), "first missing response");
     // The responder's own NAK has started a retransmission.
@@ -247,8 +251,7 @@ fn next_response_of_a_read_is_not_named() {
     assert_eq!(requester.action(UNLIMITED, 99 * MS, ONE, 0), Action::Nak(16));
     assert_eq!(requester.action(NEWER, 99 * MS, ONE, 0), Action::RnrNak(13));
     // The path MTU is unknown, and the programs may not have seen all responses.
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(READ, 10, 4 * MTU), 10 * MS);
+    let mut requester = after_requests([(READ, 10, 4 * MTU)]);
     requester.on_response(&read_response(FIRST, 10), 11 * MS);
     assert_eq!(requester.action(NEWER, 99 * MS, NONE, 0), Action::Nak(10), "unanswered");
     let mut followed = requester;
@@ -303,8 +306,7 @@ fn later_read_does_not_hide_lost_response() {
 
 #[test]
 fn read_behind_acknowledged_data_is_named() {
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(READ, 10, 100), 10 * MS);
+    let mut requester = after_requests([(READ, 10, 100)]);
     for psn in [11, 12] {
         requester.on_request(&request(SEND, psn, 0), 10 * MS);
         requester.on_response(&ack(psn), 11 * MS);
@@ -323,8 +325,7 @@ fn read_behind_acknowledged_data_is_named() {
 /// Each NAK restarts the stack's own timer of seconds.
 #[test]
 fn vain_probes_leave_the_stack_time() {
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(SEND, 10, 0), 10 * MS);
+    let requester = after_requests([(SEND, 10, 0)]);
     let at_ns = 9_000 * MS;
     let next = |probes| requester.action(UNLIMITED, at_ns, Sent { probes, at_ns }, 0);
     assert_eq!(next(3), Action::At(at_ns + 160 * MS));
@@ -348,8 +349,7 @@ fn reused_psns_or_qpns_reset_requester() {
 #[test]
 fn half_of_all_psns_ahead_is_not_acknowledged() {
     const HALF: u32 = 1 << 23;
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(SEND, plus(10, HALF - 1), 0), 10 * MS);
+    let mut requester = after_requests([(SEND, plus(10, HALF - 1), 0)]);
     assert_eq!(requester.acknowledged(), None);
     // The probe must not name the packet after it.
     requester.on_request(&request(READ, plus(10, HALF), 1), 10 * MS);
@@ -371,8 +371,7 @@ fn half_of_all_psns_ahead_is_not_acknowledged() {
 #[test]
 fn atomic_write_and_flush_are_not_skipped() {
     for opcode in [Opcode::RC_ATOMIC_WRITE, Opcode::RC_FLUSH] {
-        let mut requester = acknowledged(9);
-        requester.on_request(&request(opcode, 10, 8), 10 * MS);
+        let mut requester = after_requests([(opcode, 10, 8)]);
         assert_eq!(requester.action(RULES, 50 * MS, NONE, 0), Action::Nak(10), "{opcode:?}");
         requester.on_request(&request(READ, 11, 100), 10 * MS);
         assert_eq!(requester.action(RULES, 50 * MS, NONE, 0), Action::Nak(10), "{opcode:?}");

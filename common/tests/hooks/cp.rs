@@ -78,8 +78,7 @@ fn not_ect_dropped_above_kmax_if_enabled() {
 #[test]
 fn dropped_packets_do_not_fill_virtual_queue() {
     let frame = NOT_ECT.frame();
-    let p = marking(|s| (s.queue_source, s.drop_not_ect) = (0, 1));
-    let mut host = MockHost::new();
+    let (p, mut host) = (marking(|s| (s.queue_source, s.drop_not_ect) = (0, 1)), MockHost::new());
     for _ in 0..1_000 {
         host.egress(&p, &frame);
     }
@@ -111,8 +110,7 @@ fn failed_mark_not_counted() {
 
 #[test]
 fn classes_count_packets_bytes_and_ect() {
-    let p = marking(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (marking(|_| {}), MockHost::new());
     let small = Roce { payload: 4, ecn: Ecn::NOT_ECT, ..DATA };
     let frames = [DATA.frame(), small.frame(), Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED }.frame()];
     for frame in &frames {

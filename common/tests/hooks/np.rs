@@ -34,8 +34,7 @@ fn host_with_full_table(change: impl Fn(u64, &mut NpFlow)) -> MockHost {
 
 #[test]
 fn first_mark_of_interval_answered() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
     assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked]);
     assert_eq!(host.time(Time::NpPending), 0);
@@ -82,8 +81,7 @@ fn ect_answered_while_host_is_congested() {
 /// The CNP interval bounds the answers to congestion of the host too.
 #[test]
 fn host_congestion_answered_once_per_interval() {
-    let p = scalars(|s| s.np_host_congestion = 1);
-    let mut host = MockHost::new();
+    let (p, mut host) = (scalars(|s| s.np_host_congestion = 1), MockHost::new());
     host.set_time(Time::HostCongestedUntil, u64::MAX);
     let answers = [0, 1, INTERVAL_NS - 2, 1].map(|ns| {
         host.now_ns += ns;
@@ -162,8 +160,7 @@ fn unmarked_port_reads_no_clock() {
 
 #[test]
 fn mark_at_time_zero_is_pending() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     host.now_ns = 0;
     clone_mark(&mut host, &p, &MARKED);
     clone_mark(&mut host, &p, &MARKED);
@@ -217,8 +214,7 @@ fn group_and_other_host_not_answered() {
 /// address may have moved.
 #[test]
 fn routing_table_read_once_per_cnp() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     clone_mark(&mut host, &p, &MARKED);
     let moved = PacketContext { is_for_other_host: true, ..HERE };
     host.take_counted();
@@ -262,8 +258,7 @@ fn live_cnp_interval_is_not_evicted() {
 
 #[test]
 fn unmarked_packet_of_unknown_flow_ends_early() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     host.set_time(Time::NpPending, host.now_ns);
     host.ingress(&p, &DATA.frame());
     assert_eq!((host.counted_once(), host.np_locks), (vec![Stat::RoceData], 0));
@@ -277,8 +272,7 @@ fn unmarked_packet_of_unknown_flow_ends_early() {
 
 #[test]
 fn events_recorded_only_if_enabled() {
-    let p = scalars(|s| s.event_rate = 0);
-    let mut host = MockHost::new();
+    let (p, mut host) = (scalars(|s| s.event_rate = 0), MockHost::new());
     host.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
     let frame = Roce { source_qpn: 5, ..DATAGRAM }.frame();
     host.egress(&p, &frame);
@@ -287,8 +281,7 @@ fn events_recorded_only_if_enabled() {
 
 #[test]
 fn limited_and_failed_cnps_counted() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     host.set_time(Time::Cnps, host.now_ns + p.cnps.burst_ns + 1);
     assert_eq!(clone_mark(&mut host, &p, &MARKED), None);
     assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked, Stat::NpCnpLimited]);
@@ -346,8 +339,7 @@ fn cnp_not_sent_leaves_the_interval_unused() {
 #[test]
 fn interval_per_qp_peer_or_port() {
     let assert_stored = |cnp_limit, roce: &Roce, id: FlowId| {
-        let p = scalars(|s| s.cnp_limit = cnp_limit);
-        let mut host = MockHost::new();
+        let (p, mut host) = (scalars(|s| s.cnp_limit = cnp_limit), MockHost::new());
         clone_mark(&mut host, &p, roce);
         assert!(host.np_flow(&id).is_some(), "{cnp_limit}");
     };
@@ -422,8 +414,7 @@ fn cnp_has_its_priority_without_tag_and_queues() {
 #[test]
 fn tenants_in_two_vlans_have_two_cnp_intervals() {
     for limit in [CNP_LIMIT_QP, CNP_LIMIT_PEER] {
-        let p = scalars(|s| s.cnp_limit = limit);
-        let mut host = MockHost::new();
+        let (p, mut host) = (scalars(|s| s.cnp_limit = limit), MockHost::new());
         for vid in [10, 20] {
             let context = PacketContext { stripped_vid: vid, ..HERE };
             let outcome = host.ingress_with(&p, &MARKED.frame(), context).1;
@@ -494,8 +485,7 @@ fn cnp_checksum_is_completed_like_its_data() {
 /// A sender without `dcqcn run` does not have the pair; a NIC ignores the hint.
 #[test]
 fn cnp_of_kernel_pair_has_both_qpns() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     host.pairs.insert(MARKED.id().receiver, Pair::new(SENDER_QPN, PairSource::Rdma));
     let (_, outcome) = host.egress_with(&p, &MARKED.frame(), clone_of(&p));
     let cnp = outcome.bytes[Ethernet::LEN..].first_chunk().and_then(cnp::parse_v4);

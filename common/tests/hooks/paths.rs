@@ -75,9 +75,8 @@ fn inline_redirects_to_peer_port() {
 #[test]
 fn inline_packets_marked_and_dropped() {
     let p = scalars(|s| (s.cp_enable, s.drop_not_ect, s.queue_source) = (1, 1, QUEUE_SOURCE_BACKLOG));
-    let mut host = MockHost::new();
+    let mut host = MockHost::with_backlog(1 << 20);
     host.is_inline = true;
-    host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
     let (verdict, outcome) = host.xdp(&p, &DATA.frame(), from(PORTS[1]));
     assert_eq!((verdict, outcome.bytes), (XdpVerdict::Redirect(PORTS[0]), MARKED.frame()));
     let not_ect = NOT_ECT.frame();
@@ -87,8 +86,7 @@ fn inline_packets_marked_and_dropped() {
 
 #[test]
 fn cnp_is_not_management() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     assert_eq!(host.ingress(&p, &cm(&RTU, false)).0, TcVerdict::Pass);
     assert_eq!(host.counted_once(), [Stat::RoceControl, Stat::CmMessages]);
     assert_eq!(host.ingress(&p, &ACK.frame()).0, TcVerdict::Pass);
@@ -185,8 +183,7 @@ fn disabled_points_leave_packets_unchanged() {
 
 #[test]
 fn cnp_is_not_paced() {
-    let p = scalars(|s| s.pacer = PACER_FQ);
-    let mut host = MockHost::new();
+    let (p, mut host) = (scalars(|s| s.pacer = PACER_FQ), MockHost::new());
     let cnp = DATA.cnp(Some(1));
     assert_eq!(host.egress(&p, &cnp).1, with_bytes(cnp));
 }

@@ -11,8 +11,7 @@ const FRAME: PfcRepr = PfcRepr { priorities: 0b1000_1001, quanta: [1, 2, 3, 1_00
 
 #[test]
 fn pfc_frame_pauses_named_priorities() {
-    let p = params(enable_pfc);
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(enable_pfc), MockHost::new());
     let in_pieces = PacketContext { linear_len: 14, ..HERE };
     host.ingress_with(&p, &FRAME.frame(mac(9)), in_pieces);
     let mut expected = [0; TIMES as usize];
@@ -77,22 +76,27 @@ fn paused(duration_ns: u64) -> MockHost {
     host
 }
 
+/// Departure time of a packet that passes.
+fn departure_ns(host: &mut MockHost, p: &Params, roce: &Roce) -> Option<u64> {
+    let (verdict, outcome) = host.egress(p, &roce.frame());
+    assert_eq!(verdict, TcVerdict::Pass);
+    outcome.departure_ns
+}
+
 #[test]
 fn pause_holds_flows_of_its_queue() {
     let p = params(enable_pfc);
     let mut host = paused(512_000);
     let until_ns = host.now_ns + 512_000;
-    let (verdict, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Pass, Some(until_ns)));
+    assert_eq!(departure_ns(&mut host, &p, &DATA), Some(until_ns));
     assert_eq!((host.count_of(Stat::RpPfcHeld), host.count_of(Stat::RpPaced)), (1, 1));
     assert_eq!(host.counters.pause.held, [0, 0, 0, 1, 0, 0, 0, 0]);
     // Of another class, or another priority's pause.
-    let (_, outcome) = host.egress(&p, &Roce { dscp: 0, ..OTHER }.frame());
-    assert_eq!((outcome.departure_ns, host.count_of(Stat::RpPfcHeld)), (None, 1));
+    assert_eq!(departure_ns(&mut host, &p, &Roce { dscp: 0, ..OTHER }), None);
+    assert_eq!(host.count_of(Stat::RpPfcHeld), 1);
     let mut host = MockHost::new();
     host.set_time(Time::PausedUntil4, until_ns);
-    let (_, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!((outcome.departure_ns, host.counters.pause.held), (None, [0; 8]));
+    assert_eq!((departure_ns(&mut host, &p, &DATA), host.counters.pause.held), (None, [0; 8]));
 }
 
 #[test]
@@ -103,15 +107,12 @@ fn data_keeps_order_behind_paused_request() {
     host.set_time(Time::PausedUntil3, 0);
     host.egress(&p, &DATA.frame());
     host.set_time(Time::PausedUntil3, until_ns);
-    let (_, outcome) = host.egress(&p, &REQUEST.frame());
-    assert_eq!(outcome.departure_ns, Some(until_ns));
+    assert_eq!(departure_ns(&mut host, &p, &REQUEST), Some(until_ns));
     assert_eq!((host.count_of(Stat::RpPfcHeld), host.count_of(Stat::RpInOrder)), (1, 1));
     // The pause ends early.
     host.set_time(Time::PausedUntil3, 0);
-    let (_, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!(outcome.departure_ns, Some(until_ns));
-    let (_, outcome) = host.egress(&p, &REQUEST.frame());
-    assert_eq!(outcome.departure_ns, Some(until_ns));
+    assert_eq!(departure_ns(&mut host, &p, &DATA), Some(until_ns));
+    assert_eq!(departure_ns(&mut host, &p, &REQUEST), Some(until_ns));
 }
 
 /// A flow that was late has credit.
@@ -124,8 +125,7 @@ fn credit_does_not_overtake_paused_packets() {
     let mut host = paused(512_000);
     let until_ns = host.now_ns + 512_000;
     for roce in [DATA, DATA, REQUEST] {
-        let (_, outcome) = host.egress(&p, &roce.frame());
-        assert_eq!(outcome.departure_ns, Some(until_ns));
+        assert_eq!(departure_ns(&mut host, &p, &roce), Some(until_ns));
         // The pause ends early.
         host.set_time(Time::PausedUntil3, 0);
         host.now_ns += 10;
@@ -134,8 +134,7 @@ fn credit_does_not_overtake_paused_packets() {
 
 #[test]
 fn unpaused_packet_not_recorded_as_held() {
-    let p = params(enable_pfc);
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(enable_pfc), MockHost::new());
     host.egress(&p, &DATA.frame());
     let before = host.flow(&DATA.id());
     host.now_ns += 1;
@@ -147,8 +146,7 @@ fn unpaused_packet_not_recorded_as_held() {
 fn pause_never_exceeds_horizon() {
     let p = params(enable_pfc);
     let mut host = paused(60_000_000_000);
-    let (_, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!(outcome.departure_ns, Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
+    assert_eq!(departure_ns(&mut host, &p, &DATA), Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
 }
 
 #[test]
@@ -171,8 +169,7 @@ fn storm_action_forwards_or_drops() {
     let mut host = paused(60_000_000_000);
     host.set_storms(Storms { forwards: 8, drops: 0 });
     host.now_ns += STORM_AGE_NS + 100_000;
-    let (_, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!(outcome.departure_ns, Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
+    assert_eq!(departure_ns(&mut host, &p, &DATA), Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
 }
 
 #[test]
@@ -180,6 +177,5 @@ fn pauses_ignored_unless_enabled() {
     let p = scalars(|s| s.pacer = PACER_FQ);
     let mut host = paused(512_000);
     host.set_storms(Storms { forwards: 0, drops: 0xff });
-    let (verdict, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!((verdict, outcome.departure_ns, host.counters.pause.held), (TcVerdict::Pass, None, [0; 8]));
+    assert_eq!((departure_ns(&mut host, &p, &DATA), host.counters.pause.held), (None, [0; 8]));
 }

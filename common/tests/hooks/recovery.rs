@@ -108,8 +108,7 @@ fn tpid_known_from_the_first_packet() {
 
 #[test]
 fn trimmed_packet_counts_as_marked() {
-    let p = answers();
-    let mut host = MockHost::new();
+    let (p, mut host) = (answers(), MockHost::new());
     let clone = PacketContext { mark: p.port.cnp_mark, ..HERE };
     for (roce, counted) in [(DATA, vec![Stat::Trimmed]), (MARKED, vec![Stat::NpEcnMarked, Stat::Trimmed])] {
         host.now_ns += 1_000_000;

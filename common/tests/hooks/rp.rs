@@ -353,8 +353,7 @@ fn cnp_for_no_flow_needs_no_icrc() {
 
 #[test]
 fn cnp_of_sibling_counted_once() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
     assert_eq!(host.counted_once(), [Stat::RoceCnp, Stat::RpCnpIgnored, Stat::RpCnpUnknownFlow]);
     host.is_from_sibling = true;
@@ -382,16 +381,14 @@ fn locked_flow_is_not_cut() {
 
 #[test]
 fn flow_not_stored_without_line_rate() {
-    let p = scalars(|s| (s.link_rate_bps, s.pacer) = (0, PACER_FQ));
-    let mut host = MockHost::new();
+    let (p, mut host) = (scalars(|s| (s.link_rate_bps, s.pacer) = (0, PACER_FQ)), MockHost::new());
     assert_eq!(send(&mut host, &p, &DATA), with_bytes(DATA.frame()));
     assert_eq!(host.flow(&DATA.id()), None);
 }
 
 #[test]
 fn udp_socket_traffic_is_not_a_flow() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
     let (_, outcome) = host.egress_with(&p, &DATA.frame(), PacketContext { is_from_process: true, ..HERE });
     assert_eq!(outcome, with_bytes(DATA.frame()));
     assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpFromProcess]);
@@ -422,8 +419,7 @@ fn data_paced_control_in_order() {
 
 #[test]
 fn departure_time_replaces_rxe_stamp() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
     let (_, outcome) = host.egress_with(&p, &DATA.frame(), PacketContext { departure_ns: 5, ..HERE });
     assert_eq!((outcome.departure_ns, host.count_of(Stat::RpPaced)), (Some(host.now_ns), 0));
 }
@@ -580,8 +576,7 @@ fn contended_flow_keeps_order() {
 /// The first is in its primary way, the second in the neighbouring way, the others in any empty way.
 #[test]
 fn displaced_flow_found_again() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
     let flows: Vec<Roce> = at_the_same_home(&p).take(WAYS - 1).chain([DATA]).collect();
     flows.repeat(3).iter().for_each(|roce| drop(send(&mut host, &p, roce)));
     let counted = [Stat::RpFlowNew, Stat::RpFlowEvicted].map(|stat| host.count_of(stat));
@@ -594,8 +589,7 @@ fn displaced_flow_found_again() {
 
 #[test]
 fn full_set_evicts_longest_silent_or_none() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
     host.fill(&p.rp, SECOND_NS / 2);
     // A QP that sends no data needs no slot.
     send(&mut host, &p, &REQUEST);
@@ -615,8 +609,7 @@ fn full_set_evicts_longest_silent_or_none() {
 
 #[test]
 fn locked_set_admits_no_flow() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
     host.rp.iter_mut().for_each(|set| set.lock = 1);
     send(&mut host, &p, &DATA);
     assert_eq!(host.counted_once(), [Stat::RoceData, Stat::TableBusy]);
