@@ -95,10 +95,8 @@ fn check_ranges<T>(
         }
         for value in [min, max] {
             let result = put(spec, value).validate();
-            assert!(
-                !matches!(result, Err(Invalid::Range { or_zero: false, .. })),
-                "{key} = {value}: {result:?}"
-            );
+            let is_refused = matches!(result, Err(Invalid::Range { or_zero: false, .. }));
+            assert!(!is_refused, "{key} = {value}: {result:?}");
         }
     }
 }
@@ -177,11 +175,10 @@ fn nonzero_below_range_rejected() {
         assert_eq!(scalars(|s| s.rpg_byte_reset_bytes = bytes).validate(), refused);
     }
     let smallest = with(|c| {
-        c.scalars.rpg_min_rate_bps = MIN_RATE_BPS;
-        c.scalars.link_rate_bps = MIN_RATE_BPS;
-        c.scalars.rpg_max_rate_bps = MIN_RATE_BPS;
-        c.scalars.rpg_time_reset_ns = US;
-        c.scalars.rpg_byte_reset_bytes = MIN_BYTE_RESET;
+        let s = &mut c.scalars;
+        (s.rpg_min_rate_bps, s.link_rate_bps, s.rpg_max_rate_bps) =
+            (MIN_RATE_BPS, MIN_RATE_BPS, MIN_RATE_BPS);
+        (s.rpg_time_reset_ns, s.rpg_byte_reset_bytes) = (US, MIN_BYTE_RESET);
         c.wred[7].drain_rate_bps = MIN_RATE_BPS;
     });
     assert_eq!(smallest.validate(), Ok(()));
@@ -282,11 +279,11 @@ fn xoff_must_exceed_xon() {
 #[test]
 fn watchdog_restoration_defaults_to_double() {
     let watchdog = |detection_ns, restoration_ns, action| {
-        let config = scalars(|s| {
+        scalars(|s| {
             (s.pfc_wd_detection_time_ns, s.pfc_wd_restoration_time_ns) = (detection_ns, restoration_ns);
             s.pfc_wd_action = action;
-        });
-        config.watchdog()
+        })
+        .watchdog()
     };
     assert_eq!(watchdog(0, 500 * MS, PFC_WD_DROP), None);
     let expected = |restoration_ns, action| Some(Watchdog { detection_ns: 200 * MS, restoration_ns, action });
