@@ -25,7 +25,6 @@ pub trait Frame {
     fn frame_len(&self) -> u32;
     /// `N` bytes from offset `at`, or `None` beyond the end of the packet.
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]>;
-    /// Whether the packet has at least `len` bytes.
     fn reaches(&self, len: usize) -> bool {
         len <= self.frame_len() as usize
     }
@@ -48,7 +47,6 @@ pub trait Frame {
     fn pull(&mut self, _len: usize) {}
 }
 
-/// A complete packet.
 impl Frame for &[u8] {
     fn frame_len(&self) -> u32 {
         u32::try_from(self.len()).unwrap_or(u32::MAX)
@@ -127,13 +125,11 @@ impl Roce {
         ecn::dscp(self.tos) as usize
     }
 
-    /// Offset of the UDP header.
     #[inline(always)]
     pub const fn udp(&self) -> usize {
         self.l3 + if self.v6 { Ipv6::LEN } else { Ipv4::LEN }
     }
 
-    /// Offset of the BTH.
     #[inline(always)]
     pub const fn bth(&self) -> usize {
         self.udp() + Udp::LEN

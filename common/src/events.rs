@@ -64,9 +64,7 @@ pub struct Event {
     /// Events of this kind omitted before this one, modulo 2^32.
     pub left_out: u32,
     pub kind: u32,
-    /// Flow or QP affected.
     pub id: QpId,
-    /// Values, by kind.
     pub values: [u64; 2],
 }
 

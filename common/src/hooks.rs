@@ -306,7 +306,6 @@ fn count_kind<'p, H: Host<'p>>(h: &mut H, roce: &Roce) {
     }
 }
 
-/// Traffic class of a DSCP on this port.
 #[inline(always)]
 fn class_of(p: &Params, dscp: usize) -> DscpClass {
     p.classes[dscp % DSCPS]

@@ -72,11 +72,8 @@ mod tests {
     #[test]
     fn each_sign_starts_congestion() {
         for step in [(1, 0, 0), (0, 10, 0), (0, 0, 501)] {
-            assert_eq!(
-                observed([step, (0, 0, 0), (0, 0, 0), (0, 0, 0)]),
-                [true, true, true, false],
-                "{step:?}"
-            );
+            let steps = [step, (0, 0, 0), (0, 0, 0), (0, 0, 0)];
+            assert_eq!(observed(steps), [true, true, true, false], "{step:?}");
         }
         assert_eq!(observed([(0, 9, 500); 2]), [false; 2]);
     }

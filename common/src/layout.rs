@@ -11,13 +11,9 @@ use crate::stats::Stat;
 pub const LAYOUT_VERSION: u32 = 30;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
-/// DSCP code points.
 pub const DSCPS: usize = 64;
-/// Flows per set.
 pub const WAYS: usize = 8;
-/// Flows a table holds by default.
 pub const DEFAULT_FLOWS: u32 = 65_536;
-/// Largest table: a million flows.
 pub const MAX_FLOWS: u32 = 1 << 20;
 /// Slots of the parameter map: the active one, one for the next change, and previous ones that a program may still be
 /// reading.
@@ -197,7 +193,6 @@ pub struct ClassCounters {
     pub bytes: u64,
     /// ECN-capable RoCEv2 packets (ECT or CE).
     pub ect_packets: u64,
-    /// Packets marked CE here.
     pub ecn_marked_packets: u64,
 }
 

@@ -23,7 +23,6 @@ pub struct Pacer {
     pub owed_bits: u32,
 }
 
-/// Result of scheduling a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
     /// Departure time, not before the current time.

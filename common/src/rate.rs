@@ -26,7 +26,6 @@ pub(crate) use increase::MAX_HYPER;
 use increase::{MAX_STEPS, Source};
 pub use params::{CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS, COARSE_STEPS, CoarseDecay, RpParams};
 
-/// Alpha = 1.
 pub const ALPHA_ONE: u32 = 1 << 31;
 
 /// [`RateMachine::pending`]: a CNP arrived in this alpha period.
@@ -40,7 +39,6 @@ pub const CUT: u16 = 2;
 pub struct RateMachine {
     /// Bytes sent since the byte counter's last event.
     pub bytes: u64,
-    /// Next expiry of the increase timer.
     pub next_increase_ns: u64,
     /// 0 until the first CNP: timers are idle.
     pub active: u16,

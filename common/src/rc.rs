@@ -72,7 +72,6 @@ pub struct SendWindow {
 }
 
 impl SendWindow {
-    /// The first packet that is not acknowledged.
     #[inline]
     pub const fn acknowledged(&self) -> u64 {
         self.acknowledged
@@ -96,7 +95,6 @@ impl SendWindow {
         self.next - self.acknowledged
     }
 
-    /// Every packet ever sent is acknowledged.
     #[inline]
     pub const fn is_idle(&self) -> bool {
         self.sent_end == self.acknowledged
@@ -168,7 +166,6 @@ impl ReceiveWindow {
         self.expected
     }
 
-    /// A NAK was sent for the expected packet.
     #[inline]
     pub const fn nak_sent(&self) -> bool {
         self.nak_sent
@@ -192,7 +189,6 @@ impl ReceiveWindow {
         !core::mem::replace(&mut self.nak_sent, true)
     }
 
-    /// The expected packet has arrived.
     #[inline]
     pub const fn accept(&mut self) {
         self.expected += 1;

@@ -108,7 +108,6 @@ pub struct Response {
     pub syndrome: u32,
     /// Destination QPN, of this host.
     pub own_qpn: u32,
-    /// UDP source port.
     pub udp_sport: u16,
 }
 
@@ -215,7 +214,6 @@ pub struct Requester {
     hold_ns: u64,
     /// Smoothed round-trip time (RFC 6298, §2); 0 = none measured.
     srtt_ns: u64,
-    /// Mean deviation of the round-trip time.
     rttvar_ns: u64,
     /// First PSN that no verified acknowledgement covers; valid if `own_qpn` is not 0.
     acknowledged: u32,
@@ -223,7 +221,6 @@ pub struct Requester {
     read_next: u32,
     /// This host's QPN; 0 = no verified acknowledgement yet.
     own_qpn: u32,
-    /// UDP source port of the responder.
     udp_sport: u16,
     /// [`AFTER_NAK`] and [`AWAITS_READ`], until the next progress. Written at egress too.
     retrying: u16,
@@ -233,11 +230,9 @@ pub struct Requester {
     gap_psn: u32,
     /// Source MAC address of its packets, and the EtherType behind it.
     mac: [u8; 8],
-    /// Responder of the same QP.
     responder: Responder,
 }
 
-/// Next step for a requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing is outstanding, or nothing is to be done about it before the next packet.
@@ -250,7 +245,6 @@ pub enum Action {
     RnrNak(u32),
 }
 
-/// Settings of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Minimum silence before a probe.
@@ -265,7 +259,6 @@ pub struct Settings {
 /// Probes of a requester since its last progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Number of probes.
     pub probes: u32,
     /// Time of the last one, before that progress or after; 0 = none.
     pub at_ns: u64,
@@ -301,7 +294,6 @@ const MAX_UNACKNOWLEDGED: i32 = 256;
 const UNSEEN: u32 = 1 << 22;
 
 impl Requester {
-    /// A requester of which nothing is known.
     pub const NEW: Self = Self {
         sent_ns: 0,
         announced_ns: 0,
@@ -381,7 +373,6 @@ impl Requester {
         }
     }
 
-    /// UDP source port of the responder's packets.
     pub const fn udp_sport(&self) -> u16 {
         self.udp_sport
     }
@@ -396,12 +387,10 @@ impl Requester {
         self.last_ns().max(self.responder.answered_ns())
     }
 
-    /// Whether the QP has sent requests.
     pub const fn has_sent(&self) -> bool {
         self.sent_ns != 0
     }
 
-    /// Responder of the same QP.
     pub const fn responder(&self) -> &Responder {
         &self.responder
     }

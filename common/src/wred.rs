@@ -32,7 +32,6 @@ impl Wred {
         Self { kmin_bytes: config.kmin_bytes, kmax_bytes: config.kmax_bytes, slope_q48, enabled: config.ecn }
     }
 
-    /// No marking.
     pub(crate) const OFF: Self = Self { kmin_bytes: 0, kmax_bytes: 0, slope_q48: 0, enabled: 0 };
 
     /// The decision, if the depth determines it without a random number.

@@ -11,11 +11,9 @@ const ID: FlowId = FlowId { src: [1; 4], receiver: QpId { addr: [2; 4], qpn: 17,
 
 fn config(link_rate_bps: u64) -> Config {
     let mut config = Config::DEFAULT;
-    config.scalars.link_rate_bps = link_rate_bps;
-    config.scalars.pacer = PACER_FQ;
-    config.scalars.wire_overhead_bytes = 0;
-    // A late packet would have paid part of its gap already.
-    config.scalars.pacing_credit_ns = 0;
+    let s = &mut config.scalars;
+    // With credit, a late packet would have paid part of its gap already.
+    (s.link_rate_bps, s.pacer, s.wire_overhead_bytes, s.pacing_credit_ns) = (link_rate_bps, PACER_FQ, 0, 0);
     config
 }
 

@@ -2,7 +2,7 @@
 
 mod model;
 
-use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, MAX_RATE_BPS, RP_VARIANT_FIRMWARE};
+use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, MAX_RATE_BPS, RP_VARIANT_FIRMWARE, Scalars};
 use dcqcn_common::rate::{ALPHA_ONE, RateMachine, RpParams};
 use model::Model;
 use proptest::prelude::*;
@@ -23,25 +23,33 @@ fn same_alpha(alpha_q31: u32, model: f64) -> bool {
     (f64::from(alpha_q31) * ALPHA_QUANTUM - model).abs() <= (model * 1e-3).max(ALPHA_QUANTUM)
 }
 
+/// A new flow with these parameters.
+fn new_flow(set: impl FnOnce(&mut Scalars)) -> (RpParams, RateMachine) {
+    let mut config = Config::DEFAULT;
+    set(&mut config.scalars);
+    let p = RpParams::new(&config);
+    (p, RateMachine::new(&p))
+}
+
+/// Target and current rate, in Mbit/s.
+fn rates_mbps(m: &RateMachine) -> (f64, f64) {
+    (m.target_bps as f64 / 1e6, m.rate_bps as f64 / 1e6)
+}
+
+/// Alpha after `n` periods without a CNP.
+fn decayed(n: i32) -> f64 {
+    (255.0 / 256.0_f64).powi(n)
+}
+
 /// CNPs at 0, 50 and 100 us to a flow at 40 Gbit/s, then none. Every number is exact in binary.
 #[test]
 fn worked_trace() {
-    let mut config = Config::DEFAULT;
-    config.scalars.link_rate_bps = 40_000_000_000;
-    config.scalars.rpg_hai_rate_bps = 400_000_000;
-    let p = RpParams::new(&config);
-    let mut m = RateMachine::new(&p);
-    let alpha = |n: i32| (255.0 / 256.0_f64).powi(n);
-
+    let (p, mut m) = new_flow(|s| (s.link_rate_bps, s.rpg_hai_rate_bps) = (40_000_000_000, 400_000_000));
     let at_cnp = [(0, 40_000.0, 20_000.0), (50, 20_000.0, 10_000.0), (100, 10_000.0, 5_000.0)];
     for (t_us, target_mbps, rate_mbps) in at_cnp {
         m.advance(&p, t_us * US);
         m.on_cnp(&p, t_us * US);
-        assert_eq!(
-            (m.target_bps as f64, m.rate_bps as f64),
-            (target_mbps * 1e6, rate_mbps * 1e6),
-            "{t_us} us"
-        );
+        assert_eq!(rates_mbps(&m), (target_mbps, rate_mbps), "{t_us} us");
         assert_eq!((m.alpha_q31(&p, t_us * US), m.time_stage, m.byte_stage), (ALPHA_ONE, 0, 0), "{t_us} us");
     }
 
@@ -58,23 +66,19 @@ fn worked_trace() {
         (485, 10_120.0, 10_045.937_5),
         (540, 10_160.0, 10_102.968_75),
     ];
-    for (stage, (t_us, target_mbps, rate_mbps)) in (1..).zip(fast_recovery.into_iter().chain(additive)) {
+    for (stage, (t_us, target_mbps, rate_mbps)) in (1..).zip([fast_recovery, additive].concat()) {
         // Up to the last instant nothing happens.
         let mut before = m;
         before.advance(&p, t_us * US - 1);
         assert_eq!(before, m, "{t_us} us");
 
         m.advance(&p, t_us * US);
-        assert_eq!(
-            (m.target_bps as f64, m.rate_bps as f64),
-            (target_mbps * 1e6, rate_mbps * 1e6),
-            "{t_us} us"
-        );
-        assert_eq!((m.time_stage, m.byte_stage), (stage, 0), "{t_us} us");
-        assert!(same_alpha(m.alpha_q31(&p, t_us * US), alpha(stage as i32)), "{t_us} us");
+        assert_eq!(rates_mbps(&m), (target_mbps, rate_mbps), "{t_us} us");
+        assert_eq!((m.time_stage as i32, m.byte_stage), (stage, 0), "{t_us} us");
+        assert!(same_alpha(m.alpha_q31(&p, t_us * US), decayed(stage)), "{t_us} us");
     }
     // The published values.
-    assert_eq!(format!("{:.6} {:.6}", alpha(1), alpha(5)), "0.996094 0.980621");
+    assert_eq!(format!("{:.6} {:.6}", decayed(1), decayed(5)), "0.996094 0.980621");
 }
 
 /// HPCC's simulator ("mlx") at 40 Gbit/s with t_alpha = t_dec = 50 us and t_inc = 55 us: the first two CNPs cause one
@@ -82,22 +86,16 @@ fn worked_trace() {
 /// them, so the order of simultaneous events is irrelevant.
 #[test]
 fn firmware_worked_trace() {
-    let mut config = Config::DEFAULT;
-    let s = &mut config.scalars;
-    s.rp_variant = RP_VARIANT_FIRMWARE;
-    s.link_rate_bps = 40_000_000_000;
-    s.rpg_min_rate_bps = 100_000_000;
-    s.dce_tcp_rtt_ns = 50 * US;
-    s.rate_reduce_monitor_period_ns = 50 * US;
-    s.rpg_time_reset_ns = 55 * US;
-    s.rpg_byte_reset_bytes = 0;
-    let p = RpParams::new(&config);
-    let mut m = RateMachine::new(&p);
+    let (p, mut m) = new_flow(|s| {
+        (s.rp_variant, s.link_rate_bps, s.rpg_min_rate_bps) =
+            (RP_VARIANT_FIRMWARE, 40_000_000_000, 100_000_000);
+        (s.dce_tcp_rtt_ns, s.rate_reduce_monitor_period_ns) = (50 * US, 50 * US);
+        (s.rpg_time_reset_ns, s.rpg_byte_reset_bytes) = (55 * US, 0);
+    });
     for cnp_ns in [0, 49_900, 99_900] {
         m.advance(&p, cnp_ns);
         m.on_cnp(&p, cnp_ns);
     }
-    let alpha = |n: i32| (255.0 / 256.0_f64).powi(n);
     // Time in us, current rate in Mbit/s, stage, periods without a CNP.
     let rows = [
         (100, 10_000.0, 0, 0),
@@ -118,28 +116,21 @@ fn firmware_worked_trace() {
         leapt.advance(&p, now_ns);
         assert_eq!(leapt, stepped, "{t_us} us");
         // The target stays at the line rate: there was no timer event before either cut, and clamping is off.
-        assert_eq!((leapt.target_bps as f64, leapt.rate_bps as f64), (40e9, rate_mbps * 1e6), "{t_us} us");
+        assert_eq!(rates_mbps(&leapt), (40_000.0, rate_mbps), "{t_us} us");
         assert_eq!(leapt.time_stage, stage, "{t_us} us");
-        assert!(same_alpha(leapt.alpha_q31(&p, now_ns), alpha(periods)), "{t_us} us");
+        assert!(same_alpha(leapt.alpha_q31(&p, now_ns), decayed(periods)), "{t_us} us");
     }
-    assert_eq!(format!("{:.6}", alpha(6)), "0.976790");
+    assert_eq!(format!("{:.6}", decayed(6)), "0.976790");
 }
 
 /// NVIDIA's defaults by hand: alpha 1023 decays by one 205th per microsecond, rounded down, up to the check at 4 us.
 #[test]
 fn coarse_alpha_worked_trace() {
-    let mut config = Config::DEFAULT;
-    let s = &mut config.scalars;
-    s.rp_variant = RP_VARIANT_FIRMWARE;
-    s.alpha_bits = COARSE_ALPHA_BITS;
-    s.link_rate_bps = 100_000_000_000;
-    s.initial_alpha_value = 1_023;
-    s.dce_tcp_g = 1_019;
-    s.dce_tcp_rtt_ns = US;
-    s.rate_reduce_monitor_period_ns = 4 * US;
-    s.rpg_min_dec_fac = 50;
-    let p = RpParams::new(&config);
-    let mut m = RateMachine::new(&p);
+    let (p, mut m) = new_flow(|s| {
+        (s.rp_variant, s.link_rate_bps, s.rpg_min_dec_fac) = (RP_VARIANT_FIRMWARE, 100_000_000_000, 50);
+        (s.alpha_bits, s.initial_alpha_value, s.dce_tcp_g) = (COARSE_ALPHA_BITS, 1_023, 1_019);
+        (s.dce_tcp_rtt_ns, s.rate_reduce_monitor_period_ns) = (US, 4 * US);
+    });
     m.on_cnp(&p, 0);
     let alpha_at = |m: &RateMachine, t_us: u64| m.alpha_q31(&p, t_us * US) >> 21;
     assert_eq!([0, 1, 2, 3, 4].map(|t_us| alpha_at(&m, t_us)), [1_023, 1_018, 1_013, 1_008, 1_003]);
@@ -158,11 +149,7 @@ fn coarse_alpha_worked_trace() {
 /// With both counters beyond F the flow is in hyper increase: F = 5, events of timer and byte counter in turn.
 #[test]
 fn hyper_increase_follows_slower_counter() {
-    let mut config = Config::DEFAULT;
-    config.scalars.link_rate_bps = 40_000_000_000;
-    config.scalars.rpg_hai_rate_bps = 400_000_000;
-    let p = RpParams::new(&config);
-    let mut m = RateMachine::new(&p);
+    let (p, mut m) = new_flow(|s| (s.link_rate_bps, s.rpg_hai_rate_bps) = (40_000_000_000, 400_000_000));
     for cnp in 0..3 {
         m.on_cnp(&p, cnp);
     }
@@ -183,40 +170,32 @@ fn hyper_increase_follows_slower_counter() {
 /// A flow without a CNP stays at the line rate, whichever that is; the paper's byte counter alone runs.
 #[test]
 fn new_flow_is_idle() {
-    let mut config = Config::DEFAULT;
-    config.scalars.link_rate_bps = 25_000_000_000;
-    let p = RpParams::new(&config);
-    let mut m = RateMachine::new(&p);
+    let (p, mut m) = new_flow(|s| s.link_rate_bps = 25_000_000_000);
     m.advance(&p, HOUR);
     m.on_send(&p, 4_000_000_001);
     assert_eq!(m, RateMachine { byte_stage: 400, bytes: 1, ..RateMachine::new(&p) });
     m.on_cnp(&p, HOUR);
     assert_eq!((m.byte_stage, m.bytes), (0, 0));
 
-    config.scalars.rp_variant = RP_VARIANT_FIRMWARE;
-    let p = RpParams::new(&config);
-    let mut m = RateMachine::new(&p);
+    let firmware =
+        |link_rate_bps| new_flow(|s| (s.rp_variant, s.link_rate_bps) = (RP_VARIANT_FIRMWARE, link_rate_bps));
+    let (p, mut m) = firmware(25_000_000_000);
     m.advance(&p, HOUR);
     m.on_send(&p, 4_000_000_000);
     assert_eq!(m, RateMachine::new(&p));
-    config.scalars.link_rate_bps = 100_000_000_000;
-    let p = RpParams::new(&config);
+    let (p, new) = firmware(100_000_000_000);
     m.advance(&p, 2 * HOUR);
-    assert_eq!(m, RateMachine::new(&p));
+    assert_eq!(m, new);
 }
 
 /// Alpha needs no loop: any number of periods is at most 16 products.
 #[test]
 fn alpha_decays_by_one_gain_per_period() {
     for dce_tcp_g in [1, 512, 960, 1_020, 1_023] {
-        let mut config = Config::DEFAULT;
-        config.scalars.link_rate_bps = 1_000_000_000;
-        config.scalars.dce_tcp_g = dce_tcp_g;
-        let p = RpParams::new(&config);
-        let mut m = RateMachine::new(&p);
+        let (p, mut m) = new_flow(|s| (s.link_rate_bps, s.dce_tcp_g) = (1_000_000_000, dce_tcp_g));
         m.on_cnp(&p, 7);
         for periods in (0..70_000).chain([1 << 20, 1 << 40]) {
-            let now_ns = 7 + periods * config.scalars.dce_tcp_rtt_ns;
+            let now_ns = 7 + periods * p.alpha_period_ns;
             let model = (dce_tcp_g as f64 / 1_024.0).powf(periods as f64);
             let alpha_q31 = m.alpha_q31(&p, now_ns);
             assert!(same_alpha(alpha_q31, model), "g {dce_tcp_g}, {periods} periods: {alpha_q31} {model}");
@@ -271,39 +250,32 @@ fn any_gap() -> impl Strategy<Value = Gap> {
 
 prop_compose! {
     fn any_config()(
-        link_rate_bps in any_size(100_000_000, MAX_RATE_BPS), min_rate in any_size(100_000, MAX_RATE_BPS),
-        ai_rate in any_size(1_000, MAX_RATE_BPS), hai_rate in any_size(1_000, MAX_RATE_BPS),
+        link_rate_bps in any_size(100_000_000, MAX_RATE_BPS), min_rate_bps in any_size(100_000, MAX_RATE_BPS),
+        rpg_ai_rate_bps in any_size(1_000, MAX_RATE_BPS), rpg_hai_rate_bps in any_size(1_000, MAX_RATE_BPS),
         time_reset_ns in any_size(US, 10_000_000 * US), time_is_on in prop::bool::weighted(0.8),
         byte_reset in any_size(1_000, 10_000_000_000), bytes_are_on in prop::bool::weighted(0.8),
-        threshold in prop_oneof![3 => Just(5), 1 => Just(0), 1 => Just(31), 3 => 0u64..=31],
-        gd in prop_oneof![2 => Just(11), 1 => 10u64..=15],
-        min_dec_fac in prop_oneof![2 => Just(1), 1 => 1u64..=100],
-        g in prop_oneof![1 => Just(1_020), 1 => 1u64..=1_023],
-        tau_ns in any_size(US, 10_000_000 * US), alpha in prop_oneof![1 => Just(1_024), 1 => 1u64..=1_024],
+        rpg_threshold in prop_oneof![3 => Just(5), 1 => Just(0), 1 => Just(31), 3 => 0u64..=31],
+        rpg_gd in prop_oneof![2 => Just(11), 1 => 10u64..=15],
+        rpg_min_dec_fac in prop_oneof![2 => Just(1), 1 => 1u64..=100],
+        dce_tcp_g in prop_oneof![1 => Just(1_020), 1 => 1u64..=1_023],
+        dce_tcp_rtt_ns in any_size(US, 10_000_000 * US),
+        initial_alpha_value in prop_oneof![1 => Just(1_024), 1 => 1u64..=1_024],
         alpha_is_coarse: bool, firmware in prop::option::weighted(0.6, any_firmware()),
     ) -> Config {
         let mut config = Config::DEFAULT;
         let s = &mut config.scalars;
-        s.link_rate_bps = link_rate_bps;
-        s.rpg_min_rate_bps = min_rate.min(link_rate_bps);
-        s.rpg_ai_rate_bps = ai_rate;
-        s.rpg_hai_rate_bps = hai_rate;
-        s.rpg_time_reset_ns = if time_is_on { time_reset_ns } else { 0 };
-        s.rpg_byte_reset_bytes = if bytes_are_on { byte_reset } else { 0 };
-        s.rpg_threshold = threshold;
-        s.rpg_gd = gd;
-        s.rpg_min_dec_fac = min_dec_fac;
-        s.dce_tcp_g = g;
-        s.dce_tcp_rtt_ns = tau_ns;
-        s.initial_alpha_value = alpha;
-        if alpha_is_coarse {
-            s.alpha_bits = COARSE_ALPHA_BITS;
-        }
+        *s = Scalars {
+            link_rate_bps, rpg_ai_rate_bps, rpg_hai_rate_bps, rpg_threshold, rpg_gd, rpg_min_dec_fac,
+            dce_tcp_g, dce_tcp_rtt_ns, initial_alpha_value,
+            rpg_min_rate_bps: min_rate_bps.min(link_rate_bps),
+            rpg_time_reset_ns: if time_is_on { time_reset_ns } else { 0 },
+            rpg_byte_reset_bytes: if bytes_are_on { byte_reset } else { 0 },
+            alpha_bits: if alpha_is_coarse { COARSE_ALPHA_BITS } else { s.alpha_bits },
+            ..*s
+        };
         if let Some((period_ns, clamp, clamp_after_time, has_first_rate, first_rate_bps)) = firmware {
-            s.rp_variant = RP_VARIANT_FIRMWARE;
-            s.rate_reduce_monitor_period_ns = period_ns;
-            s.clamp_tgt_rate = u64::from(clamp);
-            s.clamp_tgt_rate_after_time_inc = u64::from(clamp_after_time);
+            (s.rp_variant, s.rate_reduce_monitor_period_ns) = (RP_VARIANT_FIRMWARE, period_ns);
+            (s.clamp_tgt_rate, s.clamp_tgt_rate_after_time_inc) = (clamp.into(), clamp_after_time.into());
             let first_rate_bps = first_rate_bps.max(s.rpg_min_rate_bps);
             s.rate_to_set_on_first_cnp_bps = if has_first_rate { first_rate_bps } else { 0 };
         }

@@ -48,6 +48,10 @@ fn row<T>(prefix: &str, spec: &Spec<T>) -> String {
     )
 }
 
+fn rows<T>(prefix: &str, specs: &[Spec<T>]) -> String {
+    specs.iter().map(|spec| row(prefix, spec)).collect()
+}
+
 const HEADING: &str = "| parameter | allowed | default | meaning | larger |\n|---|---|---|---|---|\n";
 
 #[test]
@@ -73,22 +77,16 @@ or bit/s must be 0, or at least 1,500 bytes (unless the largest value is less) o
         assert!(Scalars::SPECS.iter().any(|spec| spec.key == first), "{first}");
     }
     text += &format!("\n## WRED of a traffic class\n\nTC is 0 to 7.\n\n{HEADING}");
-    for spec in WredConfig::SPECS {
-        text += &row("wred.TC.", spec);
-    }
+    text += &rows("wred.TC.", WredConfig::SPECS);
     text += &format!(
         "\n## Queue of a port\n\nN is 0 to 7. They need an interface attached with `--queues` ([queues](../how-to/queues.md)); \
          queue 6 is `strict` by default.\n\n{HEADING}"
     );
-    for spec in QueueConfig::SPECS {
-        text += &row("queue.N.", spec);
-    }
+    text += &rows("queue.N.", QueueConfig::SPECS);
     text += &format!(
         "\n## PFC of a priority\n\nN is 0 to 7; the queue defaults to N ([PFC](../how-to/pfc.md)).\n\n{HEADING}"
     );
-    for spec in PfcConfig::SPECS {
-        text += &row("pfc.N.", spec);
-    }
+    text += &rows("pfc.N.", PfcConfig::SPECS);
     text += "
 ## Tables
 

@@ -16,7 +16,6 @@ entries!(NpFlow: FlowId);
 pub(crate) const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
 
 impl RpHot {
-    /// A flow before its first packet.
     #[inline(always)]
     pub fn new(fingerprint: u64, p: &RpParams) -> Self {
         let zero = zero();
@@ -178,7 +177,6 @@ impl RpHot {
         self.set_pacer(&pacer);
     }
 
-    /// Records the departure time of a packet of `stream`.
     #[inline(always)]
     pub fn set_departure(&mut self, stream: Stream, departure_ns: u64) {
         self.last_ns[stream as usize] = departure_ns;
@@ -195,7 +193,6 @@ impl RpHot {
 const PENDING_INTERVALS: u64 = 4;
 
 impl NpFlow {
-    /// An empty slot.
     pub const EMPTY: Self = Self {
         id: FlowId::NONE,
         pending: 0,
@@ -290,15 +287,17 @@ impl NpFlow {
 mod tests {
     use super::*;
     use crate::flow::table::OWED_BITS;
-    use crate::flow::{LookupError, RpSet, Shared, enter};
-    use crate::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, PACER_FQ, Port};
+    use crate::flow::tests::shared_set;
+    use crate::flow::{LookupError, RpSet, enter};
+    use crate::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, PACER_FQ, Scalars};
     use proptest::prelude::*;
 
-    fn params(set: impl FnOnce(&mut Config)) -> Params {
-        let mut config = Config::DEFAULT;
-        (config.scalars.link_rate_bps, config.scalars.pacer) = (8_000_000_000, PACER_FQ);
-        set(&mut config);
-        Params::new(&config, Port::new(1, 1, 1)).unwrap()
+    fn params(set: impl FnOnce(&mut Scalars)) -> Params {
+        Config::with_scalars(|s| {
+            (s.link_rate_bps, s.pacer) = (8_000_000_000, PACER_FQ);
+            set(s);
+        })
+        .params()
     }
 
     fn send(flow: &mut RpHot, p: &Params, bytes: u64) -> Departure {
@@ -316,8 +315,7 @@ mod tests {
 
     #[test]
     fn wire_overhead_delays_but_is_not_counted() {
-        let p = params(|config| {
-            let s = &mut config.scalars;
+        let p = params(|s| {
             (s.wire_overhead_bytes, s.pacing_credit_ns, s.rpg_byte_reset_bytes) = (24, 0, 1_500);
         });
         let mut flow = RpHot::new(0, &p.rp);
@@ -342,19 +340,14 @@ mod tests {
     fn locked_set_or_flow_returns_contended() {
         let p = params(|_| {});
         let mut set = RpSet { lock: 1, ..RpSet::EMPTY };
-        // SAFETY: it lives until the end of the test, which has one thread.
-        let shared = unsafe { Shared::new(&raw mut set) };
+        let shared = shared_set(&mut set);
         let (id, fingerprint) = (FlowId { src: [1; 4], ..FlowId::NONE }, 5);
         assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));
-        assert_eq!(
-            enter(shared, &id, fingerprint, &p.rp, 0),
-            Err(LookupError::Evicted),
-            "no slot is requested"
-        );
+        // No slot is requested.
+        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 0), Err(LookupError::Evicted));
         set.lock = 0;
         set.hot.iter_mut().for_each(|flow| flow.lock = 1);
-        // SAFETY: as above.
-        let shared = unsafe { Shared::new(&raw mut set) };
+        let shared = shared_set(&mut set);
         assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));
         let seen = shared.find_at(0, 0).unwrap();
         assert_eq!(shared.lock_flow(0, 0, seen).map(drop), Err(LookupError::Contended));

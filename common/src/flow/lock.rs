@@ -12,12 +12,10 @@ pub(super) const TRIES: u32 = 256;
 /// Lock bit of the word. The other bits are the holder's to change; in the lock of a set they are 0.
 pub(super) const HELD: u32 = 1;
 
-/// Reason why a lock was not acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
     /// Another CPU held it at every attempt.
     Contended,
-    /// The word has changed.
     Changed,
 }
 

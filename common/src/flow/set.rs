@@ -3,12 +3,9 @@
 use crate::layout::WAYS;
 use crate::verifier::{opaque, reread};
 
-/// A flow's entry in a set.
 pub trait Entry: Copy {
-    /// Key of the entry.
     type Id: Copy + PartialEq;
 
-    /// The flow's identity.
     fn id(&self) -> Self::Id;
     /// Time of last use; 0 = empty slot.
     fn last_seen_ns(&self) -> u64;
@@ -17,7 +14,6 @@ pub trait Entry: Copy {
     fn in_use_until_ns(&self) -> u64 {
         self.last_seen_ns()
     }
-    /// Makes the slot empty.
     fn clear(&mut self);
 }
 
@@ -44,7 +40,6 @@ macro_rules! entries {
     )+ };
 }
 
-/// Result of a lookup in a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
     /// The way, below [`WAYS`].
@@ -65,11 +60,9 @@ pub struct Set<T: Entry> {
     pub tags: [u32; WAYS],
     /// Padding: the flows start on a cache line.
     pub _line: [u32; 6],
-    /// The flows.
     pub ways: [T; WAYS],
 }
 
-/// Bits of a way number.
 pub(super) const WAY_BITS: u32 = WAYS.trailing_zeros();
 /// Bits of [`Set::selected`] above the way.
 const MISSING: u32 = 1 << 8;

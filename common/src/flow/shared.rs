@@ -76,7 +76,6 @@ pub(crate) struct FlowGuard {
 }
 
 impl FlowGuard {
-    /// As [`RpHot::on_cnp`].
     #[inline(always)]
     pub(crate) fn on_cnp(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
         // SAFETY: as in `deref`.
@@ -139,7 +138,6 @@ impl Shared {
         Self(set)
     }
 
-    /// The wrapped pointer.
     #[inline(always)]
     pub(super) const fn pointer(self) -> *mut RpSet {
         self.0
@@ -450,7 +448,6 @@ const fn next_generation(word: u32) -> u32 {
     word.wrapping_add(HELD << 1) & 0xff_ffff
 }
 
-/// Index of the highest byte of a word.
 const HIGHEST_BYTE: usize = if cfg!(target_endian = "little") { 3 } else { 0 };
 
 impl RpHot {

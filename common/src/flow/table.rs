@@ -39,15 +39,12 @@ pub struct RpHot {
     pub gap: u64,
     /// Departure time of the last packet of each [`Stream`](crate::wire::bth::Stream); zeros = empty slot.
     pub last_ns: [u64; 2],
-    /// Data packets sent.
     pub packets: u64,
     /// Data bytes sent, layer 2.
     pub bytes: u64,
-    /// Rate machine.
     pub machine: RateMachine,
 }
 
-/// CNPs received for a flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cnps {
@@ -63,26 +60,20 @@ pub struct Cnps {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpCold {
-    /// Identity of the flow.
     pub id: FlowId,
-    /// CNPs received for it.
     pub cnps: Cnps,
     /// Padding to a cache line.
     pub _line: u64,
 }
 
-/// All state of a flow at the reaction point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpFlow {
-    /// Identity of the flow.
     pub id: FlowId,
     /// State that packets change.
     pub hot: RpHot,
-    /// CNPs received for it.
     pub cnps: Cnps,
 }
 
-/// A set of the RP table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpSet {
@@ -99,7 +90,6 @@ pub struct RpSet {
 }
 
 impl RpHot {
-    /// An empty slot.
     pub const EMPTY: Self = Self {
         lock: 0,
         next_frac_q27: 0,
@@ -124,7 +114,6 @@ impl RpHot {
         },
     };
 
-    /// The pacer's state.
     #[inline(always)]
     pub const fn pacer(&self) -> Pacer {
         Pacer {
@@ -135,7 +124,6 @@ impl RpHot {
         }
     }
 
-    /// Stores the pacer's state.
     #[inline(always)]
     pub const fn set_pacer(&mut self, pacer: &Pacer) {
         (self.next_ns, self.next_frac_q27) = (pacer.next_ns, pacer.next_frac_q27);
@@ -144,7 +132,6 @@ impl RpHot {
 }
 
 impl Cnps {
-    /// No CNP received.
     pub const NONE: Self = Self { last_ns: 0, handled: 0, ignored: 0 };
 }
 
@@ -154,19 +141,16 @@ impl RpFlow {
         Self { id, hot: RpHot::new(0, p), cnps: Cnps::NONE }
     }
 
-    /// As [`RpHot::last_seen_ns`].
     pub fn last_seen_ns(&self) -> u64 {
         self.hot.last_seen_ns()
     }
 
-    /// As [`RpHot::on_cnp`].
     pub fn on_cnp(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
         self.hot.on_cnp(&mut self.cnps, rp, now_ns, debt)
     }
 }
 
 impl RpSet {
-    /// A set without flows.
     pub const EMPTY: Self = Self {
         lock: 0,
         tags: [0; WAYS],
@@ -187,7 +171,6 @@ impl RpSet {
         (0..WAYS).filter_map(|way| Some((way, self.flow(way)?)))
     }
 
-    /// The flow with this identity.
     pub fn find(&self, id: &FlowId) -> Option<RpFlow> {
         self.flows().map(|(_, flow)| flow).find(|flow| flow.id == *id)
     }
@@ -217,19 +200,15 @@ pub struct NpFlow {
     pub _pad: u32,
     /// Time of the last mark; 0 = empty slot.
     pub last_seen_ns: u64,
-    /// Time of the last CNP.
     pub last_cnp_ns: u64,
     /// CE-marked data packets.
     pub ecn_marked_packets: u64,
-    /// CNPs sent.
     pub cnp_sent: u64,
 }
 
-/// A set of the NP table.
 pub type NpSet = Set<NpFlow>;
 
 impl NpSet {
-    /// A set without flows.
     pub const EMPTY: Self =
         Self { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
 
@@ -264,7 +243,6 @@ pub(super) const fn is_interval_over(last_cnp_ns: u64, now_ns: u64, interval_ns:
 /// Result of [`NpSet::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NpPeek {
-    /// The flow has no entry.
     Absent,
     /// Answered by a CNP within the CNP interval.
     Answered,

@@ -1,7 +1,7 @@
 extern crate std;
 use super::*;
 use crate::layout::{DEFAULT_FLOWS, WAYS};
-use crate::params::{COARSE_ALPHA_BITS, Config, PACER_FQ, PACER_NONE, Params, Port, RP_VARIANT_FIRMWARE};
+use crate::params::{COARSE_ALPHA_BITS, Config, PACER_FQ, PACER_NONE, Params, RP_VARIANT_FIRMWARE};
 use crate::rate::Debt;
 use crate::wire::bth::Stream;
 use proptest::prelude::*;
@@ -19,6 +19,11 @@ fn mapped(addr: u32) -> [u32; 4] {
 /// A flow of 10.0.0.254's.
 fn ipv4(addr: u32, qpn: u32) -> FlowId {
     FlowId { src: mapped(0x0a00_00fe), receiver: QpId { addr: mapped(addr), qpn, vlan: 0 } }
+}
+
+pub(super) fn shared_set(set: &mut RpSet) -> Shared {
+    // SAFETY: each test has one thread, and uses the result before it uses or drops the set.
+    unsafe { Shared::new(set) }
 }
 
 /// A packet of `id`, processed as by the hooks. `cnp_sent` identifies the flow here.
@@ -215,8 +220,7 @@ fn unlocked_set_and_flow_are_at_rest() {
 fn new_flow_in_use_before_first_packet() {
     let p = params();
     let mut set = RpSet::EMPTY;
-    // SAFETY: as below.
-    let shared = unsafe { Shared::new(&raw mut set) };
+    let shared = shared_set(&mut set);
     let id = ipv4(0x0a00_0001, 17);
     let way = enter(shared, &id, id.fingerprint(&HashKeys::new(5)), &p.rp, 100).unwrap().way;
     assert_eq!(shared.peek(way).in_use_until_ns(), 100);
@@ -227,8 +231,7 @@ fn new_flow_in_use_before_first_packet() {
 fn reused_slot_has_new_generation() {
     let p = params();
     let mut set = RpSet::EMPTY;
-    // SAFETY: it lives until the end of the test, which has one thread.
-    let shared = unsafe { Shared::new(&raw mut set) };
+    let shared = shared_set(&mut set);
     let id = ipv4(0x0a00_0001, 17);
     let fingerprint = id.fingerprint(&HashKeys::new(5));
     let enter = |now_ns| enter(shared, &id, fingerprint, &p.rp, now_ns).unwrap().way;
@@ -260,12 +263,10 @@ fn reused_slot_has_new_generation() {
 fn lookup_during_reuse_misses_next_flow() {
     let mut set = RpSet::EMPTY;
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT, 17);
-    // SAFETY: it lives until the end of the test, which has one thread.
-    let shared = unsafe { Shared::new(&raw mut set) };
+    let shared = shared_set(&mut set);
     let seen = shared.find_at(3, 17).unwrap();
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT - 1, 18);
-    // SAFETY: as above.
-    let shared = unsafe { Shared::new(&raw mut set) };
+    let shared = shared_set(&mut set);
     assert_eq!(shared.lock_flow(3, 17, seen).map(drop), Err(LookupError::Evicted));
     assert!(shared.lock_flow(3, 18, seen).is_ok(), "and its lock is free again");
 }
@@ -291,9 +292,7 @@ fn fingerprint_of(hash: u32, n: u32) -> u64 {
 }
 
 fn params() -> Params {
-    let mut config = Config::DEFAULT;
-    (config.scalars.link_rate_bps, config.scalars.pacer) = (100_000_000_000, PACER_FQ);
-    Params::new(&config, Port::new(1, 1, 1)).unwrap()
+    Config::with_scalars(|s| (s.link_rate_bps, s.pacer) = (100_000_000_000, PACER_FQ)).params()
 }
 
 proptest! {
@@ -306,8 +305,7 @@ proptest! {
         let p = params();
         let keys = HashKeys::new(seed);
         let mut set = RpSet::EMPTY;
-        // SAFETY: it lives until the end of the test, which has one thread.
-        let shared = unsafe { Shared::new(&raw mut set) };
+        let shared = shared_set(&mut set);
         let mut model: Vec<(FlowId, u64)> = Vec::new();
         let mut now_ns = 1;
         for (qpn, gap_ns, cnp) in uses {
@@ -378,8 +376,7 @@ proptest! {
         let fingerprint = 5;
         let mut set = RpSet::EMPTY;
         set.hot[0] = RpHot::new(fingerprint, &p.rp);
-        // SAFETY: it lives until the end of the test, which has one thread.
-        let shared = unsafe { Shared::new(&raw mut set) };
+        let shared = shared_set(&mut set);
         let (mut charged, mut debt, mut now_ns, mut cnps) = (RpFlow::new(id, &p.rp), Debt::NONE, 1, Cnps::NONE);
         for (gap_ns, what, bytes) in steps {
             now_ns += gap_ns;

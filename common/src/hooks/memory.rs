@@ -23,7 +23,6 @@ pub struct Memory {
     pub now_ns: u64,
     /// Lag of the coarse clock.
     pub coarse_lag_ns: u64,
-    /// Number of readings of the clock.
     pub clock_reads: u32,
     /// State of the random sequence; 0: only zeros.
     pub random: u64,
@@ -34,7 +33,6 @@ pub struct Memory {
     pub backlogs: [Backlog; QUEUES as usize],
     pub rp: Vec<RpSet>,
     pub np: Vec<NpSet>,
-    /// Number of times that a set of the NP table was locked.
     pub np_locks: u32,
     pub times_ns: [u64; TIMES as usize],
     pub announced_qpns: HashMap<QpId, u32>,
@@ -51,7 +49,6 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Empty tables with this number of sets.
     pub fn new(rp_sets: u32, np_sets: u32) -> Self {
         Self {
             now_ns: 0,
@@ -95,11 +92,8 @@ pub struct PacketContext {
     /// Writes at this offset or behind it fail, if it is not 0.
     pub no_write_from: usize,
     pub no_clone: Option<Cloned>,
-    /// VLAN ID of the tag outside the packet.
     pub stripped_vid: u32,
-    /// TPID of that tag.
     pub stripped_tpid: u16,
-    /// Bytes of each segment of a GSO super-packet.
     pub segment_bytes: u32,
     pub no_rebuild: bool,
     pub is_enqueued_again: bool,
@@ -118,13 +112,11 @@ pub struct PacketOutcome {
     pub tag_priority: Option<u8>,
 }
 
-/// The environment of a packet.
 pub struct MemoryEnv<'a> {
     params: Option<&'a Params>,
     memory: &'a mut Memory,
 }
 
-/// A packet with its metadata, and the outcome so far.
 pub struct Packet<'a> {
     context: PacketContext,
     readable: usize,
@@ -133,7 +125,6 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// A packet that enters a hook.
     pub fn new(
         memory: &'a mut Memory,
         params: Option<&'a Params>,
@@ -145,7 +136,6 @@ impl<'a> Packet<'a> {
         Self { context, readable, outcome, env: MemoryEnv { params, memory } }
     }
 
-    /// The packet after the hook.
     pub fn into_outcome(self) -> PacketOutcome {
         self.outcome
     }
@@ -155,20 +145,16 @@ impl Frame for Packet<'_> {
     fn frame_len(&self) -> u32 {
         self.outcome.bytes.len() as u32
     }
-
     fn stripped_vid(&self) -> u32 {
         self.context.stripped_vid
     }
-
     fn segment_bytes(&self) -> u32 {
         self.context.segment_bytes
     }
-
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
         let readable = self.outcome.bytes.len().min(self.readable);
         self.outcome.bytes[..readable].get(at..)?.first_chunk()
     }
-
     fn pull(&mut self, len: usize) {
         if len <= self.outcome.bytes.len() {
             self.readable = self.readable.max(len);
@@ -180,37 +166,29 @@ impl<'a> Env<'a> for MemoryEnv<'a> {
     fn params(&self) -> Option<&'a Params> {
         self.params
     }
-
     fn is_inline(&self, _p: &Params) -> bool {
         self.memory.is_inline
     }
-
     fn now_ns(&mut self) -> u64 {
         self.memory.clock_reads = self.memory.clock_reads.wrapping_add(1);
         self.memory.now_ns
     }
-
     fn coarse_ns(&mut self) -> u64 {
         self.memory.now_ns - self.memory.coarse_lag_ns
     }
-
     fn random_u32(&mut self) -> u32 {
         self.memory.random = rng::next(self.memory.random);
         rng::value(self.memory.random)
     }
-
     fn count_many(&mut self, stat: Stat, n: u64) {
         self.memory.counters.stat[stat as usize] += n;
     }
-
     fn class(&mut self, tc: usize) -> &mut ClassCounters {
         &mut self.memory.counters.class[tc]
     }
-
     fn pauses(&mut self) -> &mut PauseCounters {
         &mut self.memory.counters.pause
     }
-
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
         let empty_at = self.memory.queues.get_mut(index as usize)?;
         // A single CPU: all of its state is shared.
@@ -218,28 +196,22 @@ impl<'a> Env<'a> for MemoryEnv<'a> {
         *empty_at = next.empty_at;
         Some(next.depth_bytes)
     }
-
     fn count_ingress(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
         self.memory.ingress_bytes.push((ingress_ifindex, queue, bytes));
     }
-
     fn backlog(&self, index: u32) -> Option<Backlog> {
         self.memory.backlogs.get(index as usize).copied()
     }
-
     fn rp_set(&mut self, index: u32) -> Option<Shared> {
         // SAFETY: the set outlives this view, which has exclusive access.
         self.memory.rp.get_mut(index as usize).map(|set| unsafe { Shared::new(set) })
     }
-
     fn debt(&mut self) -> &mut Debt {
         &mut self.memory.debt
     }
-
     fn lookup_key(&mut self) -> &mut FlowId {
         &mut self.memory.lookup_key
     }
-
     fn np_peek(&self, index: u32, hash: u32, now_ns: u64, interval_ns: u64) -> NpPeek {
         match self.memory.np.get(index as usize) {
             // SAFETY: a live set, which no other thread changes.
@@ -247,45 +219,35 @@ impl<'a> Env<'a> for MemoryEnv<'a> {
             None => NpPeek::Absent,
         }
     }
-
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
         self.memory.np_locks = self.memory.np_locks.wrapping_add(1);
         self.memory.np.get_mut(index as usize).map(f)
     }
-
     fn time(&self, which: Time) -> u64 {
         self.memory.times_ns[which as usize]
     }
-
     fn set_time(&mut self, which: Time, at_ns: u64) {
         self.memory.times_ns[which as usize] = at_ns;
     }
-
     fn announced_qpn(&self, id: &QpId) -> Option<u32> {
         self.memory.announced_qpns.get(id).copied()
     }
-
     fn set_announced_qpn(&mut self, id: &QpId, qpn: u32) {
         self.memory.announced_qpns.insert(*id, qpn);
     }
-
     fn pair(&self, id: &QpId) -> Option<Pair> {
         let entered = self.memory.pairs.get(&QpId { vlan: 0, ..*id }).filter(|pair| pair.is_entered());
         entered.or_else(|| self.memory.pairs.get(id)).copied()
     }
-
     fn learn_pair(&mut self, id: &QpId, pair: Pair) {
         self.memory.pairs.insert(*id, pair);
     }
-
     fn forget_pair(&mut self, id: &QpId) {
         self.memory.pairs.remove(id);
     }
-
     fn is_from_sibling(&mut self) -> bool {
         self.memory.is_from_sibling
     }
-
     fn requester<R>(&mut self, enters: bool, f: impl FnOnce(SharedRequester<'_>) -> R) -> Option<R> {
         let Memory { requesters, lookup_key, .. } = self.memory;
         if enters {
@@ -293,20 +255,16 @@ impl<'a> Env<'a> for MemoryEnv<'a> {
         }
         requesters.get_mut(lookup_key).map(|requester| f(SharedRequester::new(requester)))
     }
-
     fn drops_stale_acks(&self) -> bool {
         true
     }
-
     fn announce_requester(&mut self) -> bool {
         self.memory.announced_requesters.push(self.memory.lookup_key);
         true
     }
-
     fn announce(&mut self, cut: Cut) {
         self.memory.cuts.push(cut);
     }
-
     fn record(&mut self, interval_ns: u64, event: Event) {
         self.memory.events.push((interval_ns, event));
     }
@@ -318,11 +276,9 @@ impl<'a> Host<'a> for Packet<'a> {
     fn env(&mut self) -> &mut MemoryEnv<'a> {
         &mut self.env
     }
-
     fn ingress_ifindex(&self) -> u32 {
         self.context.ingress_ifindex
     }
-
     fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool {
         let no_write_from = self.context.no_write_from;
         if no_write_from != 0 && at >= no_write_from {
@@ -337,44 +293,34 @@ impl<'a> Skb<'a> for Packet<'a> {
     fn mark(&self) -> u32 {
         self.outcome.mark
     }
-
     fn set_mark(&mut self, mark: u32) {
         self.outcome.mark = mark;
     }
-
     fn priority(&self) -> u32 {
         self.outcome.priority.unwrap_or(self.context.priority)
     }
-
     fn set_priority(&mut self, priority: u32) {
         self.outcome.priority = Some(priority);
     }
-
     fn departure(&self) -> u64 {
         self.outcome.departure_ns.unwrap_or(self.context.departure_ns)
     }
-
     fn set_departure(&mut self, departure_ns: u64) {
         self.outcome.departure_ns = Some(departure_ns);
     }
-
     fn set_hash(&mut self, hash: u32) {
         self.outcome.hash = Some(hash);
     }
-
     fn is_from_process(&self) -> bool {
         self.context.is_from_process
     }
-
     fn is_for_other_host(&self, _: &Roce) -> bool {
         self.context.is_for_other_host
     }
-
     fn clone_out(&mut self, mark: u32, _is_egress: bool) -> Cloned {
         self.outcome.clone_mark = Some(mark);
         self.context.no_clone.unwrap_or(Cloned::Sent)
     }
-
     fn rebuild<const N: usize>(
         &mut self,
         at: usize,
@@ -389,7 +335,6 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.outcome.bytes.extend(bytes);
         true
     }
-
     fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool {
         if self.context.no_rebuild {
             return false;
@@ -398,15 +343,12 @@ impl<'a> Skb<'a> for Packet<'a> {
         let header = self.outcome.bytes.get_mut(roce.l3..).and_then(<[u8]>::first_chunk_mut);
         header.map(|header| set_tos_and_len(header, roce.v6, tos, len)).is_some()
     }
-
     fn take_enqueued_again(&mut self) -> bool {
         std::mem::take(&mut self.context.is_enqueued_again)
     }
-
     fn stripped_tpid(&self) -> EtherType {
         EtherType(self.context.stripped_tpid)
     }
-
     fn set_tag_priority(&mut self, pcp: u8) {
         self.outcome.tag_priority = Some(pcp);
     }

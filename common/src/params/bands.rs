@@ -119,42 +119,38 @@ mod tests {
 
     use super::*;
 
-    fn with(set: impl FnOnce(&mut Config)) -> Config {
-        let mut config = Config::DEFAULT;
-        set(&mut config);
-        config
-    }
-
     #[test]
     fn strict_queues_precede_rest_descending() {
         assert_eq!(Config::DEFAULT.bands(), [7, 6, 5, 4, 3, 2, 0, 1]);
         assert_eq!(Config::DEFAULT.strict_queues(), 1);
-        let config =
-            with(|c| (c.queue[2].scheduler, c.queue[7].scheduler) = (SCHEDULER_STRICT, SCHEDULER_STRICT));
+        let config = Config::with(|c| {
+            (c.queue[2].scheduler, c.queue[7].scheduler) = (SCHEDULER_STRICT, SCHEDULER_STRICT)
+        });
         assert_eq!((config.bands(), config.strict_queues()), ([7, 6, 2, 5, 4, 3, 1, 0], 3));
     }
 
     #[test]
     fn class_has_priority_of_its_queue() {
         assert_eq!(Config::DEFAULT.priorities(), [0; CLASSES]);
-        let of_operator = with(|c| c.scalars.priority_major = 1);
+        let of_operator = Config::with(|c| c.scalars.priority_major = 1);
         assert_eq!(of_operator.priorities()[3], 0x0001_0004);
-        let queues = with(|c| c.scalars.queues = QUEUES_ETS);
+        let queues = Config::with(|c| c.scalars.queues = QUEUES_ETS);
         assert_eq!((queues.priorities()[6], queues.priorities()[3]), (0xdc03_0001, 0xdc03_0005));
     }
 
     #[test]
     fn buffer_from_classes_or_large() {
         assert_eq!(Config::DEFAULT.buffer_bytes(3, 1_514), 1_514_000);
-        assert_eq!(with(|c| c.wred[3].kmax_bytes = 1_000_000).buffer_bytes(3, 1_514), 2_000_000);
-        let params = with(|c| (c.wred[0].queue_limit_bytes, c.wred[5].queue_limit_bytes) = (30_000, 50_000));
+        assert_eq!(Config::with(|c| c.wred[3].kmax_bytes = 1_000_000).buffer_bytes(3, 1_514), 2_000_000);
+        let params =
+            Config::with(|c| (c.wred[0].queue_limit_bytes, c.wred[5].queue_limit_bytes) = (30_000, 50_000));
         assert_eq!(params.buffer_bytes(0, 1_514), 50_000, "classes 0 and 5 share queue 0");
     }
 
     proptest! {
         #[test]
         fn bands_permute_with_strict_first(kinds in prop::array::uniform8(0u64..=1)) {
-            let config = with(|c| c.queue.iter_mut().zip(kinds).for_each(|(q, kind)| q.scheduler = kind));
+            let config = Config::with(|c| c.queue.iter_mut().zip(kinds).for_each(|(q, kind)| q.scheduler = kind));
             let bands = config.bands();
             let mut sorted = bands;
             sorted.sort_unstable();

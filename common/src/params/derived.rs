@@ -134,16 +134,13 @@ mod tests {
 
     #[test]
     fn invalid_config_has_no_derived_values() {
-        let mut config = Config::DEFAULT;
-        config.scalars.rpg_gd = 9;
+        let config = Config::with_scalars(|s| s.rpg_gd = 9);
         assert_eq!(Params::new(&config, Port::new(1, 1, 1)).err(), config.validate().err());
     }
 
     #[test]
     fn rate_machine_gets_paper_constants() {
-        let mut config = Config::DEFAULT;
-        config.scalars.link_rate_bps = 40_000_000_000;
-        let rp = Params::new(&config, Port::new(1, 1, 1)).unwrap().rp;
+        let rp = Config::with_scalars(|s| s.link_rate_bps = 40_000_000_000).params().rp;
         assert_eq!((rp.line_rate_bps, rp.min_rate_bps), (40_000_000_000, 10_000_000));
         assert_eq!((rp.ai_rate_bps, rp.hai_rate_bps, rp.threshold), (40_000_000, 200_000_000, 5));
         assert_eq!((rp.time_reset_ns, rp.alpha_period_ns, rp.guard_ns), (55_000, 55_000, 40_000));
@@ -157,9 +154,7 @@ mod tests {
     #[test]
     fn decay_powers_exact_to_rounding() {
         for dce_tcp_g in [1, 512, 1_020, 1_023] {
-            let mut config = Config::DEFAULT;
-            config.scalars.dce_tcp_g = dce_tcp_g;
-            let powers = Params::new(&config, Port::new(1, 1, 1)).unwrap().rp.decay_q31;
+            let powers = Config::with_scalars(|s| s.dce_tcp_g = dce_tcp_g).params().rp.decay_q31;
             let mut exact = dce_tcp_g as f64 / 1_024.0;
             for (k, power) in powers.into_iter().enumerate() {
                 let error = (f64::from(power) - exact * f64::from(ALPHA_ONE)).abs();
@@ -171,11 +166,10 @@ mod tests {
 
     #[test]
     fn each_class_has_slope_and_drain_rate() {
-        let mut config = Config::DEFAULT;
-        config.scalars.link_rate_bps = MAX_RATE_BPS;
-        config.wred[3].drain_rate_bps = 25_000_000_000;
-        config.wred[3].pmax_ppm = 200_000;
-        config.wred[5].ecn = 0;
+        let config = Config::with(|c| {
+            (c.scalars.link_rate_bps, c.wred[5].ecn) = (MAX_RATE_BPS, 0);
+            (c.wred[3].drain_rate_bps, c.wred[3].pmax_ppm) = (25_000_000_000, 200_000);
+        });
         let params = Params::new(&config, Port::new(7, 8_192, 4_096)).unwrap();
         for tc in 0..CLASSES {
             assert_eq!(params.wred[tc], Wred::new(&config.wred[tc]), "{tc}");
@@ -193,10 +187,11 @@ mod tests {
         for (rate_bps, kmax_bytes) in
             [(MIN_RATE_BPS, 200_000), (MIN_RATE_BPS, 1_000_000), (100_000_000, 1_000_000_000)]
         {
-            let mut config = Config::DEFAULT;
-            config.scalars.link_rate_bps = MAX_RATE_BPS;
-            (config.wred[3].drain_rate_bps, config.wred[3].kmax_bytes) = (rate_bps, kmax_bytes);
-            let drain = Params::new(&config, Port::new(1, 1, 1)).unwrap().drain[3];
+            let config = Config::with(|c| {
+                c.scalars.link_rate_bps = MAX_RATE_BPS;
+                (c.wred[3].drain_rate_bps, c.wred[3].kmax_bytes) = (rate_bps, kmax_bytes);
+            });
+            let drain = config.params().drain[3];
             let (mut empty_at, mut depth_bytes) = (0, 0);
             for _ in 0..kmax_bytes / 9_000 + 2 {
                 let enqueued = drain.enqueue(empty_at, Share::NONE, 0, 9_000);
@@ -208,7 +203,7 @@ mod tests {
 
     #[test]
     fn no_link_rate_means_no_queue_no_pacing() {
-        let params = Params::new(&Config::DEFAULT, Port::new(1, 1, 1)).unwrap();
+        let params = Config::DEFAULT.params();
         assert_eq!(params.drain, [Drain::UNKNOWN; CLASSES]);
         assert_eq!(params.rp.line_rate_bps, 0);
     }

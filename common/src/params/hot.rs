@@ -125,11 +125,7 @@ mod tests {
     #[test]
     fn each_switch_follows_its_parameter() {
         type Change = fn(&mut Scalars);
-        let is_on = |change: Change, switch| {
-            let mut config = Config::DEFAULT;
-            change(&mut config.scalars);
-            Hot::new(&config, 0).is_on(switch)
-        };
+        let is_on = |change: Change, switch| Hot::new(&Config::with_scalars(change), 0).is_on(switch);
         let changes: [(Change, Switch); 18] = [
             (|s| s.cp_enable ^= 1, Switch::Cp),
             (|s| s.np_enable ^= 1, Switch::Np),

@@ -135,28 +135,23 @@ mod tests {
 
     #[test]
     fn quanta_last_512_bits_at_link_rate() {
-        let at = |bps| {
-            let mut config = Config::DEFAULT;
-            config.scalars.link_rate_bps = bps;
-            Pauses::new(&config, 0)
-        };
         // 802.1Q: 51.2 ns at 10 Gbit/s, 3.36 ms for the longest; 5.12 ns at 100 Gbit/s.
-        assert_eq!(
-            (at(10_000_000_000).duration_ns(1), at(10_000_000_000).duration_ns(u16::MAX)),
-            (51, 3_355_392)
-        );
-        assert_eq!(
-            (at(100_000_000_000).duration_ns(100), at(1_000_000_000).duration_ns(1_000)),
-            (512, 512_000)
-        );
-        assert_eq!(at(MIN_RATE_BPS).duration_ns(u16::MAX), 65_535 * 5_120_000);
-        assert_eq!(at(0).duration_ns(u16::MAX), 0);
+        for (bps, quanta, duration_ns) in [
+            (10_000_000_000, 1, 51),
+            (10_000_000_000, u16::MAX, 3_355_392),
+            (100_000_000_000, 100, 512),
+            (1_000_000_000, 1_000, 512_000),
+            (MIN_RATE_BPS, u16::MAX, 65_535 * 5_120_000),
+            (0, u16::MAX, 0),
+        ] {
+            let pauses = Pauses::new(&Config::with_scalars(|s| s.link_rate_bps = bps), 0);
+            assert_eq!(pauses.duration_ns(quanta), duration_ns, "{bps} {quanta}");
+        }
     }
 
     #[test]
     fn quanta_follow_link_speed_not_shaper() {
-        let mut config = Config::DEFAULT;
-        config.scalars.link_rate_bps = 1_000_000_000;
+        let config = Config::with_scalars(|s| s.link_rate_bps = 1_000_000_000);
         let port = Port { speed_bps: 25_000_000_000, ..Port::new(1, 1, 1) };
         let pauses = Params::new(&config, port).unwrap().pauses;
         // 65,535 quanta of 512 bits: 1.34 ms at 25 Gbit/s, not the 33.5 ms of the shaper's rate.
@@ -166,8 +161,7 @@ mod tests {
 
     #[test]
     fn class_paused_by_priorities_of_its_queue() {
-        let mut config = Config::DEFAULT;
-        (config.scalars.pacer, config.scalars.link_rate_bps) = (PACER_FQ, 1_000_000_000);
+        let mut config = Config::with_scalars(|s| (s.pacer, s.link_rate_bps) = (PACER_FQ, 1_000_000_000));
         assert_eq!(Pauses::new(&config, 0).of_class, [0; CLASSES], "off unless requested");
         config.pfc[3].rx = 1;
         assert_eq!(Pauses::new(&config, 0).of_class, [0, 0, 0, 8, 0, 0, 0, 0]);
@@ -181,8 +175,7 @@ mod tests {
 
     #[test]
     fn ingress_counted_where_pfc_tx_enabled() {
-        let mut config = Config::DEFAULT;
-        config.pfc[3].tx = 1;
+        let mut config = Config::with(|c| c.pfc[3].tx = 1);
         assert_eq!(Pauses::new(&config, 0).counted, [0; CLASSES], "no queues, no depth");
         config.scalars.queues = QUEUES_ETS;
         assert_eq!(Pauses::new(&config, 0).counted, [0, 0, 0, 1, 0, 0, 0, 0]);
@@ -192,11 +185,9 @@ mod tests {
 
     #[test]
     fn dscp_maps_to_class_and_actions() {
-        let mut config = Config::DEFAULT;
-        config.scalars.link_rate_bps = 1_000_000_000;
-        config.scalars.pacer = PACER_FQ;
+        let mut config = Config::with_scalars(|s| (s.pacer, s.link_rate_bps) = (PACER_FQ, 1_000_000_000));
         (config.pfc[3].rx, config.pfc[3].queue) = (1, 3);
-        let p = Params::new(&config, Port::new(1, 1, 1)).unwrap();
+        let p = config.params();
         for dscp in 0..DSCPS {
             let class = p.classes[dscp];
             let tc = class.tc();
@@ -205,14 +196,11 @@ mod tests {
             assert!(!class.is_sorted(), "{dscp}");
         }
         config.scalars.queues = QUEUES_ETS;
-        let p = Params::new(&config, Port::new(1, 1, 1)).unwrap();
+        let p = config.params();
         for dscp in 0..DSCPS {
             let tc = p.classes[dscp].tc();
-            assert_eq!(
-                p.classes[dscp].is_sorted(),
-                p.priority[tc] != 0 || p.pauses.counted[tc] != 0,
-                "{dscp}"
-            );
+            let is_sorted = p.priority[tc] != 0 || p.pauses.counted[tc] != 0;
+            assert_eq!(p.classes[dscp].is_sorted(), is_sorted, "{dscp}");
         }
         assert!(p.classes.iter().any(|class| class.is_sorted()));
     }

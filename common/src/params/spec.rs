@@ -31,9 +31,7 @@ pub struct Spec<T: 'static> {
     /// Name in files and on the command line.
     pub key: &'static str,
     pub unit: Unit,
-    /// Smallest valid value.
     pub min: u64,
-    /// Largest valid value.
     pub max: u64,
     pub default: u64,
     /// Meaning, with its source.

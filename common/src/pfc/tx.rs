@@ -12,7 +12,6 @@ pub struct Limits {
     pub xon_bytes: u64,
 }
 
-/// Frame to send to the neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseAction {
     Xoff,
@@ -70,19 +69,8 @@ mod tests {
         let action =
             [(900, 0), (1_001, 10), (1_200, 20), (500, 55), (700, 60), (401, 70), (400, 80), (1_000, 90)]
                 .map(|(depth_bytes, now_ns)| state.observe(&LIMITS, depth_bytes, now_ns, 100));
-        assert_eq!(
-            action,
-            [
-                None,
-                Some(PauseAction::Xoff),
-                None,
-                None,
-                Some(PauseAction::Xoff),
-                None,
-                Some(PauseAction::Xon),
-                None
-            ]
-        );
+        let (xoff, xon) = (Some(PauseAction::Xoff), Some(PauseAction::Xon));
+        assert_eq!(action, [None, xoff, None, None, xoff, None, xon, None]);
         assert!(!state.is_paused());
     }
 

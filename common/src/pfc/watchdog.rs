@@ -40,7 +40,6 @@ impl Watchdog {
     }
 }
 
-/// A sample of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
     pub backlog: bool,
@@ -50,7 +49,6 @@ pub struct Observation {
     pub since_ns: u64,
 }
 
-/// Change detected by a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
     Same,
@@ -78,7 +76,6 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Whether packets for this queue are dropped.
     #[inline]
     pub const fn drops(&self, class: usize) -> bool {
         self.drops >> class & 1 == 1
@@ -139,14 +136,14 @@ impl Guard {
 
 #[cfg(test)]
 mod tests {
+    use super::Transition::{Calm, Same, Storm};
     use super::*;
 
     const WATCHDOG: Watchdog = Watchdog { detection_ns: 400, restoration_ns: 300, action: StormAction::Drop };
 
     #[test]
     fn four_samples_per_detection_time() {
-        let poll_ns =
-            |detection_ns| Watchdog { detection_ns, restoration_ns: 1, action: StormAction::Drop }.poll_ns();
+        let poll_ns = |detection_ns| Watchdog { detection_ns, ..WATCHDOG }.poll_ns();
         assert_eq!([0, 3, 4, 200_000_000].map(poll_ns), [1, 1, 1, 50_000_000]);
     }
 
@@ -181,28 +178,18 @@ mod tests {
                 assert!((0..CLASSES).all(|class| guard.drops(class) == (drops >> class & 1 == 1)));
             };
             let began = [(); 4].map(|()| [0, 3, 7].map(|class| queues.observe(class, 200, true)));
-            assert_eq!(
-                began,
-                [[Transition::Same; 3], [Transition::Same; 3], [Transition::Same; 3], [Transition::Storm; 3]]
-            );
+            assert_eq!(began, [[Same; 3], [Same; 3], [Same; 3], [Storm; 3]]);
             in_storm(&queues.guard, 0b1000_1001);
             let ended = [(); 3]
                 .map(|()| [(0, 0), (3, 200), (7, 1)].map(|(class, ns)| queues.observe(class, ns, true)));
-            assert_eq!(
-                ended,
-                [
-                    [Transition::Same; 3],
-                    [Transition::Same; 3],
-                    [Transition::Calm, Transition::Same, Transition::Same]
-                ]
-            );
+            assert_eq!(ended, [[Same; 3], [Same; 3], [Calm, Same, Same]]);
             in_storm(&queues.guard, 0b1000_1000);
             // A second storm is detected after the same time as the first.
             let again = [(); 4].map(|()| queues.observe(0, 200, true));
-            assert_eq!(again, [Transition::Same, Transition::Same, Transition::Same, Transition::Storm]);
+            assert_eq!(again, [Same, Same, Same, Storm]);
             in_storm(&queues.guard, 0b1000_1001);
             let calm = [(); 3].map(|()| queues.observe(3, 0, true));
-            assert_eq!(calm, [Transition::Same, Transition::Same, Transition::Calm]);
+            assert_eq!(calm, [Same, Same, Calm]);
             in_storm(&queues.guard, 0b1000_0001);
         }
     }
@@ -212,16 +199,13 @@ mod tests {
         for (pause_ns, backlog, is_storm) in [(199, true, true), (198, true, false), (200, false, false)] {
             let mut queues = Queues::new(StormAction::Drop);
             let found = [(); 4].map(|()| queues.observe(5, pause_ns, backlog));
-            assert_eq!(found[3] == Transition::Storm, is_storm, "{pause_ns}");
+            assert_eq!(found[3] == Storm, is_storm, "{pause_ns}");
         }
         let mut guard = Guard::default();
         guard.sent(CLASSES);
         let sample = Observation { backlog: true, paused_ns: 200, since_ns: 200 };
-        assert_eq!(
-            [(); 4].map(|()| guard.observe(&WATCHDOG, CLASSES, sample)),
-            [Transition::Same; 4],
-            "no such class"
-        );
+        let found = [(); 4].map(|()| guard.observe(&WATCHDOG, CLASSES, sample));
+        assert_eq!(found, [Same; 4], "no such class");
     }
 
     #[test]
@@ -238,14 +222,14 @@ mod tests {
         // One packet in between, or a pause for less than the whole time: no storm.
         let found = [(100, false), (100, false), (100, false), (100, true), (98, false), (100, false)]
             .map(|(pause_ns, sends)| observe(&mut guard, pause_ns, sends));
-        assert_eq!(found, [Transition::Same; 6]);
+        assert_eq!(found, [Same; 6]);
         let found = [(); 3].map(|()| observe(&mut guard, 100, false));
-        assert_eq!(found, [Transition::Same, Transition::Same, Transition::Storm]);
+        assert_eq!(found, [Same, Same, Storm]);
         assert!(guard.drops(3) && !guard.drops(4));
         // A pause in between postpones the end.
         for (pause_ns, drops) in [(0, true), (0, true), (50, true), (0, true), (0, true), (0, false)] {
             let found = observe(&mut guard, pause_ns, false);
-            assert_eq!((guard.drops(3), found == Transition::Calm), (drops, !drops));
+            assert_eq!((guard.drops(3), found == Calm), (drops, !drops));
         }
     }
 
@@ -255,8 +239,7 @@ mod tests {
     #[test]
     fn storm_on_all_priorities_does_not_flap() {
         const MS: u64 = 1_000_000;
-        let watchdog =
-            Watchdog { detection_ns: 400 * MS, restoration_ns: 2_000 * MS, action: StormAction::Drop };
+        let watchdog = Watchdog { detection_ns: 400 * MS, restoration_ns: 2_000 * MS, ..WATCHDOG };
         let poll_ns = watchdog.poll_ns();
         let mut guard = Guard::default();
         let (mut storms, mut calms) = (0, 0);
@@ -269,9 +252,9 @@ mod tests {
                 // Dropped packets are no backlog.
                 let backlog = !guard.drops(class);
                 match guard.observe(&watchdog, class, Observation { backlog, paused_ns, since_ns }) {
-                    Transition::Storm => storms += 1,
-                    Transition::Calm => calms += 1,
-                    Transition::Same => {}
+                    Storm => storms += 1,
+                    Calm => calms += 1,
+                    Same => {}
                 }
             }
         }
@@ -283,7 +266,7 @@ mod tests {
         let mut guard = Guard::default();
         for n in 1..100 {
             let seen = Observation { backlog: false, paused_ns: 100 * n, since_ns: 100 };
-            assert_eq!(guard.observe(&WATCHDOG, 3, seen), Transition::Same);
+            assert_eq!(guard.observe(&WATCHDOG, 3, seen), Same);
         }
     }
 }

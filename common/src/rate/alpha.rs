@@ -87,10 +87,7 @@ mod tests {
     use crate::params::{COARSE_ALPHA_BITS, Config};
 
     fn coarse(dce_tcp_g: u64) -> RpParams {
-        let mut config = Config::DEFAULT;
-        config.scalars.dce_tcp_g = dce_tcp_g;
-        config.scalars.alpha_bits = COARSE_ALPHA_BITS;
-        RpParams::new(&config)
+        RpParams::new(&Config::with_scalars(|s| (s.dce_tcp_g, s.alpha_bits) = (dce_tcp_g, COARSE_ALPHA_BITS)))
     }
 
     #[test]

@@ -13,7 +13,6 @@ use crate::verifier::forget;
 /// takes one more step, and the events after it another.
 pub(crate) const MAX_STEPS: u32 = 5;
 
-/// Counter of an increase event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Timer,
@@ -192,10 +191,9 @@ mod tests {
     }
 
     fn params(line_rate_bps: u64, threshold: u64) -> RpParams {
-        let mut config = Config::DEFAULT;
-        config.scalars.link_rate_bps = line_rate_bps;
-        config.scalars.rpg_threshold = threshold;
-        RpParams::new(&config)
+        RpParams::new(&Config::with_scalars(|s| {
+            (s.link_rate_bps, s.rpg_threshold) = (line_rate_bps, threshold);
+        }))
     }
 
     /// Integers of every magnitude up to `high`.
@@ -358,14 +356,8 @@ mod tests {
                     for (rate_bps, target_bps) in
                         [(0, 0), (0, line), (line / 2, line - 1), (line, 0), (line, line)]
                     {
-                        let start = RateMachine {
-                            rate_bps,
-                            target_bps,
-                            time_stage,
-                            byte_stage,
-                            active: 1,
-                            ..RateMachine::new(&p)
-                        };
+                        let new = RateMachine { active: 1, ..RateMachine::new(&p) };
+                        let start = RateMachine { rate_bps, target_bps, time_stage, byte_stage, ..new };
                         for source in [Source::Timer, Source::Bytes] {
                             let (mut one, mut naive) = (start, start);
                             run(&mut one, &p, source, 1);
@@ -374,12 +366,9 @@ mod tests {
                             for events in [2, 31, 1 << 16, 1 << 32, u64::MAX / 1_000] {
                                 let mut m = start;
                                 run(&mut m, &p, source, events);
-                                assert!(
-                                    m.target_bps >= target_bps && m.target_bps <= line,
-                                    "{start:?} {m:?}"
-                                );
-                                assert!(m.rate_bps <= rate_bps.max(m.target_bps), "{start:?} {m:?}");
-                                assert!(m.rate_bps >= rate_bps.min(target_bps), "{start:?} {m:?}");
+                                let rates_bps = rate_bps.min(target_bps)..=rate_bps.max(m.target_bps);
+                                assert!((target_bps..=line).contains(&m.target_bps), "{start:?} {m:?}");
+                                assert!(rates_bps.contains(&m.rate_bps), "{start:?} {m:?}");
                             }
                         }
                     }

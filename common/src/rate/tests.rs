@@ -5,9 +5,7 @@ use crate::params::{Config, MAX_RATE_BPS};
 use proptest::prelude::*;
 
 fn params(line_rate_bps: u64) -> RpParams {
-    let mut config = Config::DEFAULT;
-    config.scalars.link_rate_bps = line_rate_bps;
-    RpParams::new(&config)
+    RpParams::new(&Config::with_scalars(|s| s.link_rate_bps = line_rate_bps))
 }
 
 #[test]
@@ -42,18 +40,18 @@ fn byte_counter_follows_lowered_line_rate() {
 fn machine_current_until_next_due() {
     let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
     let mut m = RateMachine::new(&p);
-    let is_current = |m: &RateMachine, p: &RpParams, now_ns| m.is_current(p, now_ns);
-    assert!(is_current(&m, &p, u64::MAX), "nothing falls due before the first CNP");
+    assert!(m.is_current(&p, u64::MAX), "nothing falls due before the first CNP");
     m.on_cnp(&p, 1_000);
-    assert!(is_current(&m, &p, 1_000) && is_current(&m, &p, 4_999) && !is_current(&m, &p, 5_000), "the cut");
+    assert_eq!([1_000, 4_999, 5_000].map(|now_ns| m.is_current(&p, now_ns)), [true, true, false], "the cut");
     m.advance(&p, 5_000);
-    assert!(
-        is_current(&m, &p, 5_000) && is_current(&m, &p, 59_999) && !is_current(&m, &p, 60_000),
+    assert_eq!(
+        [5_000, 59_999, 60_000].map(|now_ns| m.is_current(&p, now_ns)),
+        [true, true, false],
         "the timer"
     );
     let without_cuts = RpParams { cut_period_ns: 0, ..p };
     m.pending = CUT;
-    assert!(!is_current(&m, &p, 20_000) && is_current(&m, &without_cuts, 20_000));
+    assert!(!m.is_current(&p, 20_000) && m.is_current(&without_cuts, 20_000));
 }
 
 #[test]

@@ -55,7 +55,6 @@ pub struct Arrival {
     pub is_trimmed: bool,
     /// Destination QPN, of this host.
     pub own_qpn: u32,
-    /// UDP source port.
     pub udp_sport: u16,
 }
 
@@ -164,7 +163,6 @@ impl SharedResponder<'_> {
 }
 
 impl Responder {
-    /// A responder of which nothing is known.
     pub(super) const NEW: Self = Self {
         answered_ns: 0,
         nak_ns: 0,
@@ -228,7 +226,6 @@ impl Responder {
         self.answered_ns
     }
 
-    /// UDP source port of the last trimmed request.
     pub const fn udp_sport(&self) -> u16 {
         self.udp_sport as u16
     }

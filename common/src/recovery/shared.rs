@@ -560,7 +560,6 @@ impl<'a> SharedRequester<'a> {
             || get!(self.read_bytes) != 0 && read_next != get!(self.starts_at)
     }
 
-    /// Responder of the same QP.
     #[inline(always)]
     fn responder(self) -> SharedResponder<'a> {
         // SAFETY: a field of a live cell, which has the same layout as its contents.

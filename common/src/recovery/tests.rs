@@ -21,6 +21,20 @@ impl Requester {
         announces
     }
 
+    /// Requests that leave at one time: opcode, PSN and bytes.
+    fn send<const N: usize>(&mut self, now_ns: u64, requests: [(Opcode, u32, u32); N]) {
+        for (opcode, psn, bytes) in requests {
+            self.on_request(&request(opcode, psn, bytes), now_ns);
+        }
+    }
+
+    /// READ responses that arrive at one time: opcode and PSN.
+    fn receive<const N: usize>(&mut self, now_ns: u64, responses: [(Opcode, u32); N]) {
+        for (opcode, psn) in responses {
+            self.on_response(&read_response(opcode, psn), now_ns);
+        }
+    }
+
     fn drops(&mut self, packet: &Response, now_ns: u64) -> bool {
         let requester = SharedRequester::new(self);
         requester.on_response(packet, now_ns);
@@ -36,6 +50,17 @@ impl Requester {
     }
 }
 
+const READ: Opcode = Opcode::RC_RDMA_READ_REQUEST;
+const SEND: Opcode = Opcode::RC_SEND_ONLY;
+const WRITE_FIRST: Opcode = Opcode::RC_RDMA_WRITE_FIRST;
+const WRITE_MIDDLE: Opcode = Opcode::RC_RDMA_WRITE_MIDDLE;
+const WRITE_LAST: Opcode = Opcode::RC_RDMA_WRITE_LAST;
+const WRITE_ONLY: Opcode = Opcode::RC_RDMA_WRITE_ONLY;
+// READ responses.
+const FIRST: Opcode = Opcode::RC_RDMA_READ_RESPONSE_FIRST;
+const MIDDLE: Opcode = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
+const LAST: Opcode = Opcode::RC_RDMA_READ_RESPONSE_LAST;
+const ONLY: Opcode = Opcode::RC_RDMA_READ_RESPONSE_ONLY;
 const MS: u64 = 1_000_000;
 const QPN: u32 = 0x11;
 const RULES: Settings = Settings { floor_ns: 20 * MS, limit: 1, takes_naks_in_reads: false };
@@ -45,6 +70,9 @@ const NAK: u8 = 0x60;
 const RNR_NAK: u8 = 0x21;
 const NONE: Sent = Sent { probes: 0, at_ns: 0 };
 const ONE: Sent = Sent { probes: 1, at_ns: 31 * MS };
+const UNLIMITED: Settings = Settings { limit: 0, ..RULES };
+/// Linux 6.12, as opposed to 6.1.
+const NEWER: Settings = Settings { takes_naks_in_reads: true, ..UNLIMITED };
 
 fn request(opcode: Opcode, psn: u32, bytes: u32) -> Request {
     Request { opcode, psn, ack_request: true, bytes }
@@ -65,18 +93,23 @@ fn read_response(opcode: Opcode, psn: u32) -> Response {
 /// A requester that has had a SEND with this PSN acknowledged after a millisecond.
 fn acknowledged(psn: u32) -> Requester {
     let mut requester = Requester::NEW;
-    assert!(requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), MS));
+    assert!(requester.on_request(&request(SEND, psn, 0), MS));
     requester.on_response(&ack(psn), 2 * MS);
     assert_eq!(requester.acknowledged(), Some(plus(psn, 1)));
     assert_eq!(requester.action(RULES, 3 * MS, NONE, 0), Action::Idle);
     requester
 }
 
+/// [`acknowledged`], with these requests at 10 ms.
+fn after_requests<const N: usize>(requests: [(Opcode, u32, u32); N]) -> Requester {
+    let mut requester = acknowledged(9);
+    requester.send(10 * MS, requests);
+    requester
+}
+
 #[test]
 fn lost_last_packet_is_probed_after_the_floor() {
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_RDMA_WRITE_FIRST, 10, MTU), 10 * MS);
-    requester.on_request(&request(Opcode::RC_RDMA_WRITE_LAST, 11, 0), 10 * MS);
+    let mut requester = after_requests([(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0)]);
     assert_eq!(requester.action(RULES, 11 * MS, NONE, 0), Action::At(30 * MS));
     assert_eq!(requester.action(RULES, 30 * MS, NONE, 0), Action::Nak(10));
     // The responder has the first packet.
@@ -84,14 +117,14 @@ fn lost_last_packet_is_probed_after_the_floor() {
     assert_eq!(requester.action(RULES, 32 * MS, NONE, 0), Action::Nak(11));
     assert_eq!(requester.action(RULES, 32 * MS, ONE, 0), Action::At(71 * MS), "it backs off");
     assert_eq!(requester.action(RULES, 71 * MS, ONE, 0), Action::Idle, "one probe");
-    assert_eq!(requester.action(Settings { limit: 0, ..RULES }, 71 * MS, ONE, 0), Action::RnrNak(11));
+    assert_eq!(requester.action(UNLIMITED, 71 * MS, ONE, 0), Action::RnrNak(11));
     assert_eq!(requester.action(RULES, 40 * MS, NONE, 35 * MS), Action::At(55 * MS), "the pacer holds it");
 }
 
 #[test]
 fn no_probe_before_a_verified_ack() {
     let mut requester = Requester::NEW;
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), MS);
+    requester.on_request(&request(SEND, 10, 0), MS);
     assert_eq!(requester.action(RULES, 20_000 * MS, NONE, 0), Action::Idle);
     requester.on_response(&Response { syndrome: UNVERIFIED, ..ack(10) }, 2 * MS);
     assert_eq!(requester.acknowledged(), None);
@@ -105,46 +138,42 @@ fn lost_read_response_probed_beyond_the_read() {
     // Two READs of four responses, each followed by a SEND, show the path MTU.
     for first in [10, 15] {
         let at_ns = u64::from(first) * 100 * MS;
-        requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, first, 4 * MTU), at_ns);
+        requester.on_request(&request(READ, first, 4 * MTU), at_ns);
         assert_eq!(requester.action(RULES, at_ns + 50 * MS, NONE, 0), Action::Nak(first), "length unknown");
-        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, first), at_ns);
-        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, first + 1), at_ns);
-        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, first + 2), at_ns);
-        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_LAST, first + 3), at_ns);
-        requester.on_request(&request(Opcode::RC_SEND_ONLY, first + 4, 0), at_ns);
+        requester
+            .receive(at_ns, [(FIRST, first), (MIDDLE, first + 1), (MIDDLE, first + 2), (LAST, first + 3)]);
+        requester.on_request(&request(SEND, first + 4, 0), at_ns);
         requester.on_response(&ack(first + 4), at_ns);
     }
     let at_ns = 3_000 * MS;
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 20, 4 * MTU), at_ns);
+    requester.on_request(&request(READ, 20, 4 * MTU), at_ns);
     assert_eq!(requester.next(), 24);
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 20), at_ns);
+    requester.on_response(&read_response(FIRST, 20), at_ns);
     assert_eq!(requester.action(RULES, at_ns + 19 * MS, NONE, 0), Action::At(at_ns + 20 * MS));
     assert_eq!(requester.action(RULES, at_ns + 20 * MS, NONE, 0), Action::Nak(24));
     // A gap is probed sooner, unless it is filled.
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 22), at_ns);
+    requester.on_response(&read_response(MIDDLE, 22), at_ns);
     assert_eq!(requester.action(RULES, at_ns + 2 * MS, NONE, 0), Action::Nak(24));
     let recent = Sent { probes: 0, at_ns: at_ns - 10 * MS };
     assert_eq!(requester.action(RULES, at_ns + 2 * MS, recent, 0), Action::At(at_ns + 10 * MS), "too soon");
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 21), at_ns);
+    requester.on_response(&read_response(MIDDLE, 21), at_ns);
     assert_eq!(requester.action(RULES, at_ns + 2 * MS, NONE, 0), Action::At(at_ns + 20 * MS));
 }
 
 /// A READ of four responses, of which the first has arrived, after READs that have shown the path MTU.
 fn reading() -> Requester {
     let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_RDMA_WRITE_FIRST, 10, MTU), 3 * MS);
-    requester.on_request(&request(Opcode::RC_RDMA_WRITE_LAST, 11, 0), 3 * MS);
+    requester.send(3 * MS, [(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0)]);
     requester.on_response(&ack(11), 4 * MS);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 12, 4 * MTU), 10 * MS);
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 12), 11 * MS);
+    requester.on_request(&request(READ, 12, 4 * MTU), 10 * MS);
+    requester.on_response(&read_response(FIRST, 12), 11 * MS);
     assert_eq!(requester.next(), 16);
     requester
 }
 
 #[test]
 fn trimmed_read_response_probed_after_earlier() {
-    let trimmed =
-        |psn| Response { syndrome: TRIMMED, ..read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn) };
+    let trimmed = |psn| Response { syndrome: TRIMMED, ..read_response(MIDDLE, psn) };
     let mut requester = reading();
     for psn in [11, 16] {
         assert!(!requester.on_response(&trimmed(psn), 12 * MS), "not of this READ");
@@ -152,19 +181,19 @@ fn trimmed_read_response_probed_after_earlier() {
     // The last two are trimmed, and overtake the one before them.
     assert!(requester.on_response(&trimmed(14), 12 * MS));
     assert!(!requester.on_response(&trimmed(15), 12 * MS));
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 13), 14 * MS);
+    requester.on_response(&read_response(MIDDLE, 13), 14 * MS);
     assert_eq!(requester.action(RULES, 14 * MS, NONE, 0), Action::At(15 * MS));
     assert_eq!(requester.action(RULES, 15 * MS, NONE, 0), Action::Nak(16));
     // It is retransmitted.
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 14), 16 * MS);
+    requester.on_response(&read_response(MIDDLE, 14), 16 * MS);
     assert_eq!(requester.action(RULES, 17 * MS, NONE, 0), Action::At(36 * MS));
 }
 
 #[test]
 fn gaps_are_announced_once_per_millisecond() {
-    let beyond = read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 14);
-    let missing = read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 13);
-    let last = read_response(Opcode::RC_RDMA_READ_RESPONSE_LAST, 15);
+    let beyond = read_response(MIDDLE, 14);
+    let missing = read_response(MIDDLE, 13);
+    let last = read_response(LAST, 15);
     for (at_ns, announces) in [(12 * MS + 1, false), (13 * MS, true)] {
         let mut requester = reading();
         assert!(requester.on_response(&beyond, 12 * MS));
@@ -175,46 +204,26 @@ fn gaps_are_announced_once_per_millisecond() {
 }
 
 #[test]
-fn read_before_an_unacknowledged_write_is_probed() {
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), 10 * MS);
-    requester.on_request(&request(Opcode::RC_RDMA_WRITE_ONLY, 11, 0), 10 * MS);
-    assert_eq!(
-        requester.action(RULES, 99 * MS, NONE, 0),
-        Action::Nak(11),
-        "the READ is not acknowledged by it"
-    );
-}
-
-#[test]
-fn write_before_a_read_is_not_acknowledged() {
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_RDMA_WRITE_ONLY, 10, 0), 10 * MS);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 11, 100), 10 * MS);
-    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(10));
-}
-
-#[test]
-fn unseen_packets_counted_as_sent() {
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 12, 100), 10 * MS);
-    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(10));
-}
-
-/// The PSN of the packet after a READ of unknown length does not show that a packet between them was not sent unseen, nor
-/// which PSNs are within the READ.
-#[test]
-fn unseen_packet_after_read_is_probed() {
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, MTU), 10 * MS);
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 12, 0), 10 * MS);
-    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(10));
+fn probe_names_first_packet_that_may_be_lost() {
+    for (requests, probe) in [
+        // The WRITE does not acknowledge the READ.
+        (&[(READ, 10, 100), (WRITE_ONLY, 11, 0)][..], 11),
+        (&[(WRITE_ONLY, 10, 0), (READ, 11, 100)], 10),
+        // Unseen packets count as sent.
+        (&[(READ, 12, 100)], 10),
+        // The PSN after a READ of unknown length does not show that a packet between them was not sent unseen, nor which
+        // PSNs are within the READ.
+        (&[(READ, 10, MTU), (SEND, 12, 0)], 10),
+    ] {
+        let mut requester = acknowledged(9);
+        requests.iter().for_each(|request| requester.send(10 * MS, [*request]));
+        assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(probe), "{requests:?}");
+    }
 }
 
 #[test]
 fn busy_or_ended_qp_probed_later() {
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), 10 * MS);
+    let mut requester = after_requests([(SEND, 10, 0)]);
     let mut busy = requester;
     busy.on_response(&nak(10, 0x3f), 11 * MS);
     assert_eq!(busy.action(RULES, 100 * MS, NONE, 0), Action::At(512_520_000), "RNR NAK, 491.52 ms");
@@ -224,63 +233,51 @@ fn busy_or_ended_qp_probed_later() {
 
 #[test]
 fn lost_retransmission_is_probed_by_rnr_nak() {
-    let unlimited = Settings { limit: 0, ..RULES };
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), 10 * MS);
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 11, 0), 10 * MS);
-    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(11));
-    assert_eq!(
-        requester.action(unlimited, 99 * MS, ONE, 0),
-        Action::RnrNak(10),
-        "the first missing response"
-    );
+    let mut requester = after_requests([(READ, 10, 100), (SEND, 11, 0)]);
+    assert_eq!(requester.action(UNLIMITED, 99 * MS, NONE, 0), Action::Nak(11));
+    assert_eq!(requester.action(UNLIMITED, 99 * MS, ONE, 0), Action::RnrNak(10), "first missing response");
     // The responder's own NAK has started a retransmission.
     requester.on_response(&nak(10, 0x60), 11 * MS);
-    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::RnrNak(10));
+    assert_eq!(requester.action(UNLIMITED, 99 * MS, NONE, 0), Action::RnrNak(10));
     assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Idle, "the stack ignores a NAK");
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 10), 12 * MS);
-    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(11));
+    requester.on_response(&read_response(ONLY, 10), 12 * MS);
+    assert_eq!(requester.action(UNLIMITED, 99 * MS, NONE, 0), Action::Nak(11));
 }
 
 /// Linux 6.1 ends the QP if an ACK or NAK names the next response of a READ.
 #[test]
 fn next_response_of_a_read_is_not_named() {
-    let unlimited = Settings { limit: 0, ..RULES };
-    let newer = Settings { takes_naks_in_reads: true, ..unlimited };
     let requester = reading();
-    assert_eq!(requester.action(unlimited, 99 * MS, ONE, 0), Action::Nak(16));
-    assert_eq!(requester.action(newer, 99 * MS, ONE, 0), Action::RnrNak(13));
+    assert_eq!(requester.action(UNLIMITED, 99 * MS, ONE, 0), Action::Nak(16));
+    assert_eq!(requester.action(NEWER, 99 * MS, ONE, 0), Action::RnrNak(13));
     // The path MTU is unknown, and the programs may not have seen all responses.
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 4 * MTU), 10 * MS);
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 10), 11 * MS);
-    assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::Nak(10), "unanswered");
+    let mut requester = after_requests([(READ, 10, 4 * MTU)]);
+    requester.on_response(&read_response(FIRST, 10), 11 * MS);
+    assert_eq!(requester.action(NEWER, 99 * MS, NONE, 0), Action::Nak(10), "unanswered");
     let mut followed = requester;
-    followed.on_request(&request(Opcode::RC_SEND_ONLY, 14, 0), 12 * MS);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 12, 2 * MTU), 12 * MS);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 13, MTU), 13 * MS);
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 14, 0), 14 * MS);
+    followed.on_request(&request(SEND, 14, 0), 12 * MS);
+    requester.on_request(&request(READ, 12, 2 * MTU), 12 * MS);
+    requester.on_request(&request(READ, 13, MTU), 13 * MS);
+    requester.on_request(&request(SEND, 14, 0), 14 * MS);
     for requester in [followed, requester] {
-        assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(10));
-        assert_eq!(requester.action(unlimited, 99 * MS, ONE, 0), Action::RnrNak(10));
+        assert_eq!(requester.action(UNLIMITED, 99 * MS, NONE, 0), Action::Nak(10));
+        assert_eq!(requester.action(UNLIMITED, 99 * MS, ONE, 0), Action::RnrNak(10));
     }
 }
 
 /// soft-RoCE discards the responses of later READs. The request that it retransmits shows which one it awaits.
 #[test]
 fn later_read_does_not_hide_lost_response() {
-    let unlimited = Settings { limit: 0, ..RULES };
-    let newer = Settings { takes_naks_in_reads: true, ..unlimited };
-    let read = |psn, packets| request(Opcode::RC_RDMA_READ_REQUEST, psn, packets * MTU);
-    let first = |psn| read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, psn);
-    let last = |psn| read_response(Opcode::RC_RDMA_READ_RESPONSE_LAST, psn);
+    let read = |psn, packets| request(READ, psn, packets * MTU);
+    let first = |psn| read_response(FIRST, psn);
+    let last = |psn| read_response(LAST, psn);
     // All responses of the second READ are lost, or the last one of the first.
     for (missing, end) in [(16, 18), (15, 16)] {
         let mut requester = reading();
         requester.on_request(&read(16, 2), 11 * MS);
         requester.on_request(&read(18, 2), 11 * MS);
         for psn in [13, 14] {
-            requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn), 12 * MS);
+            requester.on_response(&read_response(MIDDLE, psn), 12 * MS);
         }
         if missing == 16 {
             requester.on_response(&last(15), 12 * MS);
@@ -290,16 +287,16 @@ fn later_read_does_not_hide_lost_response() {
         requester.on_request(&read(end, 2), 13 * MS);
         requester.on_response(&first(end), 14 * MS);
         requester.on_response(&last(end + 1), 14 * MS);
-        assert_eq!(requester.action(newer, 33 * MS, NONE, 0), Action::At(34 * MS), "is retransmitted");
-        assert_eq!(requester.action(newer, 34 * MS, NONE, 0), Action::RnrNak(missing));
+        assert_eq!(requester.action(NEWER, 33 * MS, NONE, 0), Action::At(34 * MS), "is retransmitted");
+        assert_eq!(requester.action(NEWER, 34 * MS, NONE, 0), Action::RnrNak(missing));
         assert_eq!(requester.action(RULES, 34 * MS, NONE, 0), Action::Idle, "the stack ignores a NAK");
         let older = if missing == 16 { Action::RnrNak(16) } else { Action::Nak(20) };
-        assert_eq!(requester.action(unlimited, 34 * MS, NONE, 0), older);
+        assert_eq!(requester.action(UNLIMITED, 34 * MS, NONE, 0), older);
         // It has arrived, but not been seen.
-        requester.on_request(&request(Opcode::RC_SEND_ONLY, 20, 0), 1_000 * MS);
+        requester.on_request(&request(SEND, 20, 0), 1_000 * MS);
         requester.on_response(&ack(20), 1_001 * MS);
         assert_eq!(requester.read_next, missing);
-        requester.on_request(&request(Opcode::RC_SEND_ONLY, 21, 0), 1_014 * MS);
+        requester.on_request(&request(SEND, 21, 0), 1_014 * MS);
         requester.on_response(&ack(21), 1_014 * MS);
         assert_eq!(requester.action(RULES, 9_999 * MS, NONE, 0), Action::Nak(22));
         requester.on_response(&first(18), 1_015 * MS);
@@ -309,23 +306,20 @@ fn later_read_does_not_hide_lost_response() {
 
 #[test]
 fn read_behind_acknowledged_data_is_named() {
-    let unlimited = Settings { limit: 0, ..RULES };
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), 10 * MS);
+    let mut requester = after_requests([(READ, 10, 100)]);
     for psn in [11, 12] {
-        requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), 10 * MS);
+        requester.on_request(&request(SEND, psn, 0), 10 * MS);
         requester.on_response(&ack(psn), 11 * MS);
     }
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), 12 * MS);
-    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::RnrNak(10));
+    requester.on_request(&request(READ, 10, 100), 12 * MS);
+    assert_eq!(requester.action(UNLIMITED, 99 * MS, NONE, 0), Action::RnrNak(10));
     // The state is learned again.
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 11, 0), 12 * MS);
+    requester.on_request(&request(SEND, 11, 0), 12 * MS);
     assert_eq!(requester.acknowledged(), None);
     requester.on_response(&ack(11), 13 * MS);
-    let newer = Settings { takes_naks_in_reads: true, ..unlimited };
-    assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::RnrNak(10));
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 10), 14 * MS);
-    assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::Idle);
+    assert_eq!(requester.action(NEWER, 99 * MS, NONE, 0), Action::RnrNak(10));
+    requester.on_response(&read_response(ONLY, 10), 14 * MS);
+    assert_eq!(requester.action(NEWER, 99 * MS, NONE, 0), Action::Idle);
 }
 
 /// The ACK of the SEND after them was lost. The stack has accepted their responses, unless these were corrupt.
@@ -372,11 +366,9 @@ fn packet_far_ahead_shows_that_read_was_answered() {
 /// Each NAK restarts the stack's own timer of seconds.
 #[test]
 fn vain_probes_leave_the_stack_time() {
-    let unlimited = Settings { limit: 0, ..RULES };
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), 10 * MS);
+    let requester = after_requests([(SEND, 10, 0)]);
     let at_ns = 9_000 * MS;
-    let next = |probes| requester.action(unlimited, at_ns, Sent { probes, at_ns }, 0);
+    let next = |probes| requester.action(UNLIMITED, at_ns, Sent { probes, at_ns }, 0);
     assert_eq!(next(3), Action::At(at_ns + 160 * MS));
     for probes in [4, 5, 100] {
         assert_eq!(next(probes), Action::At(at_ns + 10_000 * MS));
@@ -386,11 +378,11 @@ fn vain_probes_leave_the_stack_time() {
 #[test]
 fn reused_psns_or_qpns_reset_requester() {
     let mut requester = acknowledged(1_000);
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 500, 0), 10 * MS);
+    requester.on_request(&request(SEND, 500, 0), 10 * MS);
     assert_eq!(requester.acknowledged(), None);
     let mut requester = acknowledged(1_000);
     requester.on_response(&Response { own_qpn: QPN + 1, ..ack(1_000) }, 10 * MS);
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 1_001, 0), 10 * MS);
+    requester.on_request(&request(SEND, 1_001, 0), 10 * MS);
     assert_eq!(requester.acknowledged(), None);
 }
 
@@ -398,11 +390,10 @@ fn reused_psns_or_qpns_reset_requester() {
 #[test]
 fn half_of_all_psns_ahead_is_not_acknowledged() {
     const HALF: u32 = 1 << 23;
-    let mut requester = acknowledged(9);
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, plus(10, HALF - 1), 0), 10 * MS);
+    let mut requester = after_requests([(SEND, plus(10, HALF - 1), 0)]);
     assert_eq!(requester.acknowledged(), None);
     // The probe must not name the packet after it.
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, plus(10, HALF), 1), 10 * MS);
+    requester.on_request(&request(READ, plus(10, HALF), 1), 10 * MS);
     assert_eq!(requester.action(RULES, 20_000 * MS, NONE, 0), Action::Idle);
     // An idle requester stays so when NAKs acknowledge READs.
     let mut requester = acknowledged(9);
@@ -421,10 +412,9 @@ fn half_of_all_psns_ahead_is_not_acknowledged() {
 #[test]
 fn atomic_write_and_flush_are_not_skipped() {
     for opcode in [Opcode::RC_ATOMIC_WRITE, Opcode::RC_FLUSH] {
-        let mut requester = acknowledged(9);
-        requester.on_request(&request(opcode, 10, 8), 10 * MS);
+        let mut requester = after_requests([(opcode, 10, 8)]);
         assert_eq!(requester.action(RULES, 50 * MS, NONE, 0), Action::Nak(10), "{opcode:?}");
-        requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 11, 100), 10 * MS);
+        requester.on_request(&request(READ, 11, 100), 10 * MS);
         assert_eq!(requester.action(RULES, 50 * MS, NONE, 0), Action::Nak(10), "{opcode:?}");
     }
 }
@@ -439,26 +429,26 @@ fn ack_before_a_read_response_is_dropped() {
         assert_eq!(requester.drops(&nak(psn, syndrome), 12 * MS), drops, "{psn} {syndrome:#x}");
     }
     // The stack may still process that response, unless it has had the time.
-    requester.on_request(&request(Opcode::RC_RDMA_WRITE_LAST, 11, 0), 13 * MS);
+    requester.on_request(&request(WRITE_LAST, 11, 0), 13 * MS);
     assert!(requester.drops(&ack(11), 14 * MS));
-    requester.on_request(&request(Opcode::RC_RDMA_WRITE_LAST, 11, 0), 200 * MS);
+    requester.on_request(&request(WRITE_LAST, 11, 0), 200 * MS);
     assert!(!requester.drops(&ack(11), 201 * MS));
     assert!(requester.drops(&ack(10), 201 * MS));
     // A corrupt response beyond all requests.
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 1 << 20), 202 * MS);
+    requester.on_response(&read_response(ONLY, 1 << 20), 202 * MS);
     assert!(!requester.drops(&ack(11), 202 * MS));
     // The first packet seen may follow others.
     let mut requester = Requester::NEW;
-    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), MS);
+    requester.on_request(&request(READ, 10, 100), MS);
     assert!(!requester.drops(&ack(9), 2 * MS));
-    let trimmed = Response { syndrome: TRIMMED, ..read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 13) };
+    let trimmed = Response { syndrome: TRIMMED, ..read_response(MIDDLE, 13) };
     let mut requester = reading();
-    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_LAST, 15), 12 * MS);
+    requester.on_response(&read_response(LAST, 15), 12 * MS);
     assert!(!requester.drops(&trimmed, 12 * MS));
     // PSNs wrap, however long ago the last READ was.
     let mut requester = reading();
     for psn in (16..1 << 24).step_by(1 << 20) {
-        requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), 20 * MS);
+        requester.on_request(&request(SEND, psn, 0), 20 * MS);
         assert!(!requester.drops(&ack(psn), 20 * MS), "{psn}");
     }
 }
@@ -468,11 +458,11 @@ fn probe_delay_grows_with_round_trip() {
     let mut requester = acknowledged(9);
     for psn in 10..60 {
         let at_ns = u64::from(psn) * 1_000 * MS;
-        requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), at_ns);
+        requester.on_request(&request(SEND, psn, 0), at_ns);
         requester.on_response(&ack(psn), at_ns + 40 * MS);
     }
     assert!((38 * MS..=40 * MS).contains(&requester.srtt_ns()), "{}", requester.srtt_ns());
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 60, 0), 100_000 * MS);
+    requester.on_request(&request(SEND, 60, 0), 100_000 * MS);
     let Action::At(due_ns) = requester.action(RULES, 100_001 * MS, NONE, 0) else {
         panic!("it is not due");
     };
@@ -482,9 +472,7 @@ fn probe_delay_grows_with_round_trip() {
 #[test]
 fn requester_is_announced_once_per_interval() {
     let mut requester = Requester::NEW;
-    let send = |requester: &mut Requester, psn, at_ns| {
-        requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), at_ns)
-    };
+    let send = |requester: &mut Requester, psn, at_ns| requester.on_request(&request(SEND, psn, 0), at_ns);
     assert!(send(&mut requester, 1, ANNOUNCE_NS));
     assert!(!send(&mut requester, 2, ANNOUNCE_NS + 1));
     assert!(requester.is_announced_again(2 * ANNOUNCE_NS));
@@ -667,13 +655,13 @@ proptest! {
                 let at = stack.next;
                 let (packet, used) = if message.is_read {
                     let packets = (message.end - at) as u32;
-                    (request(Opcode::RC_RDMA_READ_REQUEST, psn(at), packets * MTU), message.end)
+                    (request(READ, psn(at), packets * MTU), message.end)
                 } else {
                     let opcode = match (at == message.first, at + 1 == message.end) {
-                        (true, true) => Opcode::RC_RDMA_WRITE_ONLY,
-                        (true, false) => Opcode::RC_RDMA_WRITE_FIRST,
-                        (false, false) => Opcode::RC_RDMA_WRITE_MIDDLE,
-                        (false, true) => Opcode::RC_RDMA_WRITE_LAST,
+                        (true, true) => WRITE_ONLY,
+                        (true, false) => WRITE_FIRST,
+                        (false, false) => WRITE_MIDDLE,
+                        (false, true) => WRITE_LAST,
                     };
                     let bytes = if at + 1 == message.end { 0 } else { MTU };
                     (request(opcode, psn(at), bytes), at + 1)
@@ -808,10 +796,10 @@ proptest! {
 /// Opcode of the response `packet` to a READ of `first..end`, which may be the rest of another.
 fn read_opcode(packet: u64, first: u64, end: u64) -> Opcode {
     match (packet == first, packet + 1 == end) {
-        (true, true) => Opcode::RC_RDMA_READ_RESPONSE_ONLY,
-        (true, false) => Opcode::RC_RDMA_READ_RESPONSE_FIRST,
-        (false, false) => Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
-        (false, true) => Opcode::RC_RDMA_READ_RESPONSE_LAST,
+        (true, true) => ONLY,
+        (true, false) => FIRST,
+        (false, false) => MIDDLE,
+        (false, true) => LAST,
     }
 }
 

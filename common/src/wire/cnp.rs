@@ -30,7 +30,6 @@ use super::{
 };
 use crate::verifier::opaque;
 
-/// Length of the reserved bytes after the BTH.
 pub const RESERVED_LEN: usize = 16;
 /// UDP length of a CNP, bytes.
 pub const UDP_LEN: usize = Udp::LEN + Bth::LEN + RESERVED_LEN + icrc::LEN;
@@ -44,7 +43,6 @@ pub const NO_HINT: u32 = u32::MAX;
 
 /// First bytes of a hint.
 pub const HINT_MAGIC: [u8; 4] = *b"DCQC";
-/// Version of the hint: the byte after the magic.
 pub const HINT_VERSION: u8 = 1;
 
 /// Fields of a CNP other than its addresses.
@@ -156,13 +154,11 @@ fn checksum(addresses: u32, replaced: &UdpRepr) -> u16 {
     if replaced.checksum == pseudo_header(replaced.length) { pseudo_header(UDP_LEN as u16) } else { 0 }
 }
 
-/// ICRC of a CNP over IPv4.
 #[inline(always)]
 pub(super) fn icrc_v4(packet: &[u8; V4_LEN]) -> u32 {
     icrc::array_icrc::<_, RESERVED_LEN, _>(packet, &icrc::V4_MASK)
 }
 
-/// ICRC of a CNP over IPv6.
 #[inline(always)]
 pub(super) fn icrc_v6(packet: &[u8; V6_LEN]) -> u32 {
     icrc::array_icrc::<_, RESERVED_LEN, _>(packet, &icrc::V6_MASK)
@@ -206,13 +202,11 @@ pub(crate) fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
     is_cnp.then(|| parse_udp(udp))
 }
 
-/// Whether the ICRC of a CNP over IPv4 is correct.
 #[inline(always)]
 pub(crate) fn has_icrc_v4(packet: &[u8; V4_LEN]) -> bool {
     icrc_v4(packet) == u32::from_le_bytes(*sub::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))
 }
 
-/// Whether the ICRC of a CNP over IPv6 is correct.
 #[inline(always)]
 pub(crate) fn has_icrc_v6(packet: &[u8; V6_LEN]) -> bool {
     icrc_v6(packet) == u32::from_le_bytes(*sub::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))

@@ -5,7 +5,6 @@ use super::{be16, header, load, put16, sub, sub_mut};
 /// An IPv4 address in wire order.
 pub type Ipv4Addr = [u8; 4];
 
-/// Offset of the checksum in the header.
 pub const CHECKSUM_AT: usize = 10;
 
 const DONT_FRAGMENT: u16 = 0x4000;

@@ -43,13 +43,11 @@ macro_rules! load {
 load!(u16_at, "u16", u16);
 load!(u32_at, "u32", u32);
 
-/// The big-endian 16 bits at `AT`.
 #[inline(always)]
 pub(super) fn be16_at<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u16 {
     u16::from_be(u16_at::<AT, N>(bytes))
 }
 
-/// The big-endian 32 bits at `AT`.
 #[inline(always)]
 pub(super) fn be32_at<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u32 {
     u32::from_be(u32_at::<AT, N>(bytes))

@@ -26,7 +26,6 @@ pub struct Nak {
     pub tos: u8,
     /// TPID of the VLAN tag, if the flow has one.
     pub tpid: EtherType,
-    /// PCP of the VLAN tag.
     pub pcp: u8,
     pub syndrome: Syndrome,
 }

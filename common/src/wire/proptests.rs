@@ -167,49 +167,22 @@ proptest! {
     }
 
     #[test]
-    fn ethernet_round_trips(repr in ethernet()) {
-        round_trip(repr, EthernetRepr::emit, |bytes| EthernetRepr::parse(Ethernet::new(bytes)))?;
-    }
-
-    #[test]
-    fn vlan_tag_round_trips(repr in vlan_tag()) {
-        round_trip(repr, VlanTagRepr::emit, |bytes| VlanTagRepr::parse(VlanTag::new(bytes)))?;
-    }
-
-    #[test]
-    fn ipv4_round_trips(repr in ipv4_repr()) {
-        round_trip(Some(repr), |_, out| repr.emit(out), |bytes| Ipv4Repr::parse(Ipv4::new(bytes)))?;
-    }
-
-    #[test]
-    fn ipv6_round_trips(repr in ipv6_repr()) {
-        round_trip(Some(repr), |_, out| repr.emit(out), |bytes| Ipv6Repr::parse(Ipv6::new(bytes)))?;
-    }
-
-    #[test]
-    fn udp_round_trips((src_port, dst_port, length, checksum) in any::<(u16, u16, u16, u16)>()) {
-        let repr = UdpRepr { src_port, dst_port, length, checksum };
-        round_trip(repr, UdpRepr::emit, |bytes| UdpRepr::parse(Udp::new(bytes)))?;
-    }
-
-    #[test]
-    fn bth_round_trips(repr in bth()) {
-        round_trip(repr, BthRepr::emit, |bytes| BthRepr::parse(Bth::new(bytes)))?;
-    }
-
-    #[test]
-    fn deth_round_trips(q_key: u32, src_qpn in u24()) {
+    fn headers_round_trip(
+        (ethernet, vlan_tag, ipv4, ipv6, bth) in (ethernet(), vlan_tag(), ipv4_repr(), ipv6_repr(), bth()),
+        (src_port, dst_port, length, checksum) in any::<(u16, u16, u16, u16)>(),
+        (q_key, src_qpn) in (any::<u32>(), u24()), (virtual_addr, r_key, dma_len) in any::<(u64, u32, u32)>(),
+        (syndrome, msn) in (syndrome(), u24()),
+    ) {
+        let udp = UdpRepr { src_port, dst_port, length, checksum };
+        let reth = RethRepr { virtual_addr, r_key, dma_len };
+        round_trip(ethernet, EthernetRepr::emit, |bytes| EthernetRepr::parse(Ethernet::new(bytes)))?;
+        round_trip(vlan_tag, VlanTagRepr::emit, |bytes| VlanTagRepr::parse(VlanTag::new(bytes)))?;
+        round_trip(Some(ipv4), |_, out| ipv4.emit(out), |bytes| Ipv4Repr::parse(Ipv4::new(bytes)))?;
+        round_trip(Some(ipv6), |_, out| ipv6.emit(out), |bytes| Ipv6Repr::parse(Ipv6::new(bytes)))?;
+        round_trip(udp, UdpRepr::emit, |bytes| UdpRepr::parse(Udp::new(bytes)))?;
+        round_trip(bth, BthRepr::emit, |bytes| BthRepr::parse(Bth::new(bytes)))?;
         round_trip(DethRepr { q_key, src_qpn }, DethRepr::emit, |bytes| DethRepr::parse(Deth::new(bytes)))?;
-    }
-
-    #[test]
-    fn reth_round_trips((virtual_addr, r_key, dma_len) in any::<(u64, u32, u32)>()) {
-        let repr = RethRepr { virtual_addr, r_key, dma_len };
-        round_trip(repr, RethRepr::emit, |bytes| RethRepr::parse(Reth::new(bytes)))?;
-    }
-
-    #[test]
-    fn aeth_round_trips(syndrome in syndrome(), msn in u24()) {
+        round_trip(reth, RethRepr::emit, |bytes| RethRepr::parse(Reth::new(bytes)))?;
         round_trip(AethRepr { syndrome, msn }, AethRepr::emit, |bytes| AethRepr::parse(Aeth::new(bytes)))?;
     }
 

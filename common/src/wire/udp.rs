@@ -2,7 +2,6 @@
 
 use super::{be16, header, load, put16};
 
-/// IP protocol number of UDP.
 pub const IP_PROTOCOL: u8 = 17;
 
 /// Destination port of every RoCEv2 packet (IBTA Annex A17). The source port only spreads flows over paths.
@@ -24,7 +23,6 @@ header! {
 }
 
 impl Udp<'_> {
-    /// Offset of the checksum.
     pub(super) const CHECKSUM_AT: usize = 6;
 }
 

@@ -21,8 +21,7 @@ use dcqcn_common::{
     },
 };
 use packets::{
-    DST_V4, DST_V6, L3, QPN, SRC_V4, SRC_V6, TOS, UDP_V4, UDP_V6, data, ethernet, over_v4, over_v6, patched,
-    segment, tagged,
+    DST_V4, DST_V6, L3, QPN, SRC_V4, SRC_V6, TOS, UDP_V4, UDP_V6, build, data, ethernet, patched, tagged,
 };
 use proptest::prelude::*;
 
@@ -121,11 +120,8 @@ fn captured_packets_classified_by_opcode() {
                 classify(&mut &frame[..]).unwrap_or_else(|stat| panic!("{name} {number}: {}", stat.label()));
             assert_eq!(Ok(kind_of(&roce)), expected(frame[bth], qpn), "{name} {number}");
             assert_eq!((roce.l3, roce.v6, roce.bth()), (L3, false, bth), "{name} {number}");
-            assert_eq!(
-                (roce.opcode.0, roce.dest_qpn, roce.tos),
-                (frame[bth], qpn, frame[L3 + 1]),
-                "{name} {number}"
-            );
+            let fields = (roce.opcode.0, roce.dest_qpn, roce.tos);
+            assert_eq!(fields, (frame[bth], qpn, frame[L3 + 1]), "{name} {number}");
             match kind_of(&roce) {
                 Kind::Data(_) => counted.0 += 1,
                 Kind::Small(_) | Kind::Other => counted.1 += 1,
@@ -140,8 +136,8 @@ fn captured_packets_classified_by_opcode() {
 fn every_opcode_is_known_or_counted() {
     for opcode in 0..=u8::MAX {
         for qpn in [0, 1, 2, 0x00ff_ffff] {
-            let segment = segment(Opcode(opcode), qpn, &[0; 28]);
-            for frame in [over_v4(&segment), over_v6(&segment)] {
+            for v6 in [false, true] {
+                let frame = build(v6, Opcode(opcode), qpn, &[0; 28]);
                 assert_eq!(kind(&frame), expected(opcode, qpn), "opcode {opcode:#x}, QP {qpn}");
             }
         }
@@ -163,10 +159,8 @@ fn every_field_read_at_its_offset() {
         // Each tag has VLAN ID 5.
         let vlan = [0, 5, 5 << 12 | 5][tpids.len()];
         let class = opcode.class();
-        assert_eq!(
-            roce,
-            Roce { l3, v6, opcode, class, dest_qpn: QPN, tos: TOS, end, vlan, packets: 1, is_trimmed: false }
-        );
+        let (dest_qpn, tos, packets, is_trimmed) = (QPN, TOS, 1, false);
+        assert_eq!(roce, Roce { l3, v6, opcode, class, dest_qpn, tos, end, vlan, packets, is_trimmed });
         assert_eq!((roce.udp(), roce.bth()), (udp, udp + Udp::LEN));
         assert_eq!((kind_of(&roce), roce.dscp(), roce.ecn()), (DATA, 26, Ecn::ECT0));
         let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };
@@ -205,9 +199,8 @@ fn dscp_read_from_any_ip_packet() {
 
 #[test]
 fn nonlinear_packet_classified_alike() {
-    let datagram = segment(Opcode::UD_SEND_ONLY, QPN, &[7; Deth::LEN]);
-    let [v4, v6] = data();
-    for frame in [v4, v6, over_v4(&datagram), over_v6(&datagram)] {
+    let datagram = |v6| build(v6, Opcode::UD_SEND_ONLY, QPN, &[7; Deth::LEN]);
+    for frame in data().into_iter().chain([false, true].map(datagram)) {
         for tpids in [&[][..], &[0x8100], &[0x88a8, 0x8100]] {
             let frame = tagged(&frame, tpids);
             let mut pieces = FragmentedBuffer::new(&frame);
@@ -230,23 +223,19 @@ fn only_datagrams_name_their_sender() {
         (Opcode::RC_SEND_ONLY, None),
         (Opcode::RD_SEND_ONLY, None),
     ] {
-        let segment = segment(opcode, QPN, &deth);
-        for frame in [over_v4(&segment), over_v6(&segment)] {
+        for v6 in [false, true] {
+            let frame = build(v6, opcode, QPN, &deth);
             let roce = classify(&mut &frame[..]).unwrap();
             assert_eq!(roce.source_qpn(&&frame[..]), sender, "{}", opcode.name());
-            let addr = if roce.v6 { words(SRC_V6) } else { mapped(SRC_V4) };
-            assert_eq!(
-                roce.sender(&&frame[..]),
-                sender.map(|qpn| QpId { addr, qpn, vlan: 0 }),
-                "{}",
-                opcode.name()
-            );
+            let addr = if v6 { words(SRC_V6) } else { mapped(SRC_V4) };
+            let sender = sender.map(|qpn| QpId { addr, qpn, vlan: 0 });
+            assert_eq!(roce.sender(&&frame[..]), sender, "{}", opcode.name());
         }
     }
     // One without room for its DETH has no sender in its Ethernet padding.
     for body in [0, Deth::LEN - 1] {
-        let segment = segment(Opcode::UD_SEND_ONLY, QPN, &deth[..body]);
-        for mut frame in [over_v4(&segment), over_v6(&segment)] {
+        for v6 in [false, true] {
+            let mut frame = build(v6, Opcode::UD_SEND_ONLY, QPN, &deth[..body]);
             frame.extend_from_slice(&[0xff; 16]);
             assert_eq!(kind(&frame), Err(Stat::Malformed), "{body} bytes");
         }
@@ -278,36 +267,26 @@ fn unusual_frames_counted_by_kind() {
         let len = i32::from(u16::from_be_bytes([frame[at], frame[at + 1]])) + by;
         patched(frame, at, &(len as u16).to_be_bytes())
     };
-    // Headers and a number of bytes, with consistent lengths.
-    let short = |icrc_bytes: usize| {
-        let segment = segment(Opcode::CNP, QPN, &[]);
-        let len = Udp::LEN + Bth::LEN + icrc_bytes;
-        patched(&segment[..len], 4, &(len as u16).to_be_bytes())
-    };
-    let no_icrc = segment(Opcode::CNP, QPN, &[]);
-    let no_icrc = &no_icrc[..no_icrc.len() - 1];
+    // Headers and ICRC.
+    let shortest = build(false, Opcode::CNP, QPN, &[]);
+    let ends_in_icrc = cut(&ip_len(&shortest, -1));
 
     let mapped_v4 = [&[0; 10][..], &[0xff, 0xff, 10, 0, 0, 1]].concat();
 
+    let arp = ethernet(EtherType(0x0806), &[0; 46]);
+    let mac_control = ethernet(EtherType::MAC_CONTROL, &[0; 46]);
+    let v1 = ethernet(EtherType::ROCE_V1, &[0; 60]);
     let frames = [
         ("RoCEv2", v4.clone(), Ok(DATA)),
         ("RoCEv2 over IPv6", v6.clone(), Ok(DATA)),
         // Layer 2.
-        ("ARP", ethernet(EtherType(0x0806), &[0; 46]), Err(Stat::NotRoce)),
+        ("ARP", arp.clone(), Err(Stat::NotRoce)),
         ("an 802.3 length", ethernet(EtherType(0x0026), &[0; 46]), Err(Stat::NotRoce)),
-        ("RoCEv1", ethernet(EtherType::ROCE_V1, &[0; 60]), Err(Stat::RoceV1)),
-        ("RoCEv1, tagged", tagged(&ethernet(EtherType::ROCE_V1, &[0; 60]), &[0x8100]), Err(Stat::RoceV1)),
-        (
-            "ARP, two tags",
-            tagged(&ethernet(EtherType(0x0806), &[0; 46]), &[0x88a8, 0x8100]),
-            Err(Stat::NotRoce),
-        ),
-        ("MAC control", ethernet(EtherType::MAC_CONTROL, &[0; 46]), Err(Stat::MacControl)),
-        (
-            "MAC control behind a tag",
-            tagged(&ethernet(EtherType::MAC_CONTROL, &[0; 46]), &[0x8100]),
-            Err(Stat::NotRoce),
-        ),
+        ("RoCEv1", v1.clone(), Err(Stat::RoceV1)),
+        ("RoCEv1, tagged", tagged(&v1, &[0x8100]), Err(Stat::RoceV1)),
+        ("ARP, two tags", tagged(&arp, &[0x88a8, 0x8100]), Err(Stat::NotRoce)),
+        ("MAC control", mac_control.clone(), Err(Stat::MacControl)),
+        ("MAC control behind a tag", tagged(&mac_control, &[0x8100]), Err(Stat::NotRoce)),
         ("three tags", tagged(v4, &[0x88a8, 0x8100, 0x8100]), Err(Stat::VlanTooDeep)),
         ("three tags, IPv6", tagged(v6, &[0x8100; 3]), Err(Stat::VlanTooDeep)),
         ("another TPID", tagged(v4, &[0x9100]), Err(Stat::NotRoce)),
@@ -353,13 +332,13 @@ fn unusual_frames_counted_by_kind() {
         ("IP shorter than UDP", ip_len(v4, -4), Err(Stat::Trimmed)),
         ("IP shorter than its header", patched(v4, L3 + 2, &[0, 19]), Err(Stat::Malformed)),
         ("both shorter than the frame", udp_len(&ip_len(v4, -8), -8), Ok(DATA)),
-        ("UDP that ends within its ICRC", over_v4(&short(3)), Err(Stat::Malformed)),
-        ("UDP that ends with an ICRC", over_v4(&short(4)), Ok(Kind::Cnp)),
+        ("UDP that ends within its ICRC", udp_len(&ends_in_icrc, -1), Err(Stat::Malformed)),
+        ("UDP that ends with an ICRC", shortest, Ok(Kind::Cnp)),
         ("IP that ends within the BTH", ip_len(v4, -69), Err(Stat::Malformed)),
         ("IP that ends with the BTH", ip_len(v4, -68), Err(Stat::Trimmed)),
         ("IP that ends within the BTH, IPv6", ip_len(v6, -69), Err(Stat::Malformed)),
         ("UDP of length 0", patched(v4, UDP_V4 + 4, &[0, 0]), Err(Stat::Malformed)),
-        ("a BTH and three bytes, of a longer datagram", over_v4(no_icrc), Err(Stat::Trimmed)),
+        ("a BTH and three bytes, of a longer datagram", ends_in_icrc, Err(Stat::Trimmed)),
         // BTH.
         ("header version 1", patched(v4, UDP_V4 + 9, &[0x01]), Err(Stat::UnknownBth)),
         ("IPv4-mapped source", patched(v6, L3 + 8, &mapped_v4), Err(Stat::Malformed)),
@@ -369,7 +348,7 @@ fn unusual_frames_counted_by_kind() {
         ("an opcode of a manufacturer", patched(v4, UDP_V4 + 8, &[0xe0]), Err(Stat::VendorBth)),
         ("an opcode not assigned", patched(v6, UDP_V6 + 8, &[0x15]), Err(Stat::UnknownBth)),
         ("an acknowledgement", patched(v4, UDP_V4 + 8, &[0x11]), Ok(Kind::Small(Stream::Responses))),
-        ("a CNP", over_v4(&segment(Opcode::CNP, QPN, &[0; 16])), Ok(Kind::Cnp)),
+        ("a CNP", build(false, Opcode::CNP, QPN, &[0; 16]), Ok(Kind::Cnp)),
         ("QP 0", patched(v4, UDP_V4 + 13, &[0, 0, 0]), Ok(Kind::Other)),
         ("QP 1", patched(v6, UDP_V6 + 13, &[0, 0, 1]), Ok(Kind::Other)),
         ("QP 2", patched(v4, UDP_V4 + 13, &[0, 0, 2]), Ok(DATA)),
@@ -430,8 +409,7 @@ proptest! {
         v6: bool, tags in 0usize..4, opcode: u8, body in 0usize..40, keep in 0.5f64..=1.0, padding in 0usize..20,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
     ) {
-        let segment = segment(Opcode(opcode), QPN, &vec![0; body]);
-        let mut frame = tagged(&if v6 { over_v6(&segment) } else { over_v4(&segment) }, &[0x8100; 3][..tags.min(3)]);
+                let mut frame = tagged(&build(v6, Opcode(opcode), QPN, &vec![0; body]), &[0x8100; 3][..tags.min(3)]);
         frame.extend(vec![0; padding]);
         frame.truncate((frame.len() as f64 * keep) as usize);
         for (at, value) in damage {

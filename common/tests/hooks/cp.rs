@@ -1,18 +1,6 @@
 //! The congestion point.
 
-use dcqcn_common::classify::classify;
-use dcqcn_common::hooks::TcVerdict;
-use dcqcn_common::hooks::memory::{Packet, PacketContext, PacketOutcome};
-use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, ClassCounters, QUEUES, Time};
-use dcqcn_common::params::{Config, Params, QUEUE_SOURCE_BACKLOG, QUEUES_ETS};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
-use dcqcn_common::wire::ipv4::header_checksum;
-
-use super::mock_host::{MockHost, PORTS, params};
-use super::packets::{DATA, MARKED, Roce};
+use super::*;
 
 /// Class 3 marks above 1,000 bytes, at random up to 2,000.
 fn marks(config: &mut Config) {
@@ -22,6 +10,14 @@ fn marks(config: &mut Config) {
     (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (1_000, 2_000, 1_000_000);
 }
 
+/// As [`marks`], with changed scalars.
+fn marking(change: impl FnOnce(&mut Scalars)) -> Params {
+    params(|config| {
+        marks(config);
+        change(&mut config.scalars);
+    })
+}
+
 /// Verdict on a packet at this depth, and its counters.
 fn egress_at_depth(
     bytes: u64,
@@ -29,8 +25,7 @@ fn egress_at_depth(
     roce: &Roce,
     context: PacketContext,
 ) -> (TcVerdict, PacketOutcome, Vec<(Stat, u64)>) {
-    let mut host = MockHost::new();
-    host.backlogs[3] = Backlog { bytes, read_at_ns: host.now_ns };
+    let mut host = MockHost::with_backlog(bytes);
     let (verdict, outcome) = host.egress_with(p, &roce.frame(), context);
     let marked = host.count_of(Stat::CpEcnMarked);
     assert_eq!(host.counters.class[3].ecn_marked_packets, marked);
@@ -41,23 +36,22 @@ const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: false, vid: 77, ethertype: E
 
 #[test]
 fn deep_queue_marks_only_ecn() {
-    let p = params(marks);
+    let p = marking(|_| {});
     for roce in [DATA, Roce { v6: true, ..DATA }, Roce { tag: Some(TAG), ..DATA }] {
-        let (verdict, outcome, counted) = egress_at_depth(2_001, &p, &roce, PacketContext::default());
+        let (verdict, outcome, counted) = egress_at_depth(2_001, &p, &roce, HERE);
         assert_eq!(verdict, TcVerdict::Pass);
-        let expected = Roce { ecn: Ecn::CE, ..roce }.frame();
-        assert_eq!(outcome, PacketOutcome { bytes: expected, ..PacketOutcome::default() });
+        assert_eq!(outcome, with_bytes(Roce { ecn: Ecn::CE, ..roce }.frame()));
         assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpEcnMarked, 1)]);
     }
 }
 
 #[test]
 fn shallow_queue_does_not_mark() {
-    let p = params(marks);
-    let shallow = egress_at_depth(1_000, &p, &DATA, PacketContext::default());
-    assert_eq!((shallow.1.bytes, shallow.2), (DATA.frame(), vec![(Stat::RoceData, 1)]));
-    let marked = egress_at_depth(2_001, &p, &MARKED, PacketContext::default());
-    assert_eq!((marked.1.bytes, marked.2), (MARKED.frame(), vec![(Stat::RoceData, 1)]));
+    let p = marking(|_| {});
+    for (depth_bytes, roce) in [(1_000, DATA), (2_001, MARKED)] {
+        let (_, outcome, counted) = egress_at_depth(depth_bytes, &p, &roce, HERE);
+        assert_eq!((outcome.bytes, counted), (roce.frame(), vec![(Stat::RoceData, 1)]));
+    }
     let mut host = MockHost::new();
     host.backlogs[6] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
     let cnp = DATA.cnp(Some(1));
@@ -67,25 +61,15 @@ fn shallow_queue_does_not_mark() {
 
 #[test]
 fn not_ect_dropped_above_kmax_if_enabled() {
-    let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
     let passed = vec![(Stat::RoceData, 1), (Stat::CpNotEct, 1)];
     for (drop, bytes) in [(0, 2_001), (1, 2_000), (0, 2_000)] {
-        let p = params(|config| {
-            marks(config);
-            config.scalars.drop_not_ect = drop;
-        });
-        let (verdict, outcome, counted) = egress_at_depth(bytes, &p, &roce, PacketContext::default());
-        assert_eq!(
-            (verdict, outcome.bytes, counted),
-            (TcVerdict::Pass, roce.frame(), passed.clone()),
-            "{drop}"
-        );
+        let p = marking(|s| s.drop_not_ect = drop);
+        let (verdict, outcome, counted) = egress_at_depth(bytes, &p, &NOT_ECT, HERE);
+        assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, NOT_ECT.frame()), "{drop}");
+        assert_eq!(counted, passed);
     }
-    let p = params(|config| {
-        marks(config);
-        config.scalars.drop_not_ect = 1;
-    });
-    let (verdict, _, counted) = egress_at_depth(2_001, &p, &roce, PacketContext::default());
+    let p = marking(|s| s.drop_not_ect = 1);
+    let (verdict, _, counted) = egress_at_depth(2_001, &p, &NOT_ECT, HERE);
     assert_eq!(verdict, TcVerdict::Drop);
     assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpNotEct, 1), (Stat::CpNotEctDropped, 1)]);
 }
@@ -93,13 +77,8 @@ fn not_ect_dropped_above_kmax_if_enabled() {
 /// 1,000 packets at once, none of which leaves in the meantime.
 #[test]
 fn dropped_packets_do_not_fill_virtual_queue() {
-    let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
-    let frame = roce.frame();
-    let p = params(|config| {
-        marks(config);
-        (config.scalars.queue_source, config.scalars.drop_not_ect) = (0, 1);
-    });
-    let mut host = MockHost::new();
+    let frame = NOT_ECT.frame();
+    let (p, mut host) = (marking(|s| (s.queue_source, s.drop_not_ect) = (0, 1)), MockHost::new());
     for _ in 0..1_000 {
         host.egress(&p, &frame);
     }
@@ -109,10 +88,7 @@ fn dropped_packets_do_not_fill_virtual_queue() {
     assert_eq!(host.count_of(Stat::CpNotEctDropped), 1_000 - (2_000 / wire_bytes + 1));
     // If it passes, it occupies the line.
     let mut host = MockHost::new();
-    let p = params(|config| {
-        marks(config);
-        config.scalars.queue_source = 0;
-    });
+    let p = marking(|s| s.queue_source = 0);
     for _ in 0..10 {
         host.egress(&p, &frame);
     }
@@ -121,12 +97,12 @@ fn dropped_packets_do_not_fill_virtual_queue() {
 
 #[test]
 fn failed_mark_not_counted() {
-    let p = params(marks);
+    let p = marking(|_| {});
     let v6 = Roce { v6: true, ..DATA };
     // The field itself; the checksum behind it.
     for (roce, no_write_from) in [(DATA, 15), (DATA, 24), (v6, 14)] {
         let (verdict, outcome, counted) =
-            egress_at_depth(2_001, &p, &roce, PacketContext { no_write_from, ..PacketContext::default() });
+            egress_at_depth(2_001, &p, &roce, PacketContext { no_write_from, ..HERE });
         assert_eq!((verdict, counted), (TcVerdict::Pass, vec![(Stat::RoceData, 1), (Stat::WriteFailed, 1)]));
         assert_eq!(outcome.bytes == roce.frame(), no_write_from != 24);
     }
@@ -134,27 +110,21 @@ fn failed_mark_not_counted() {
 
 #[test]
 fn classes_count_packets_bytes_and_ect() {
-    let p = params(marks);
-    let mut host = MockHost::new();
+    let (p, mut host) = (marking(|_| {}), MockHost::new());
     let small = Roce { payload: 4, ecn: Ecn::NOT_ECT, ..DATA };
     let frames = [DATA.frame(), small.frame(), Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED }.frame()];
     for frame in &frames {
         host.egress(&p, frame);
     }
     let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
-    assert_eq!(
-        host.counters.class[3],
-        ClassCounters { packets: 3, bytes, ect_packets: 2, ecn_marked_packets: 0 }
-    );
+    let expected = ClassCounters { packets: 3, bytes, ect_packets: 2, ecn_marked_packets: 0 };
+    assert_eq!(host.counters.class[3], expected);
 }
 
 /// A byte takes a nanosecond, which is 64 ticks.
 #[test]
 fn each_port_class_has_its_queue() {
-    let p = params(|config| {
-        marks(config);
-        (config.scalars.link_rate_bps, config.scalars.wire_overhead_bytes) = (8_000_000_000, 24);
-    });
+    let p = marking(|s| (s.link_rate_bps, s.wire_overhead_bytes) = (8_000_000_000, 24));
     let frame = DATA.frame();
     let expected = |queue: usize, now_ns: u64| {
         let mut queues = [0; QUEUES as usize];
@@ -167,14 +137,14 @@ fn each_port_class_has_its_queue() {
     for (ingress_ifindex, queue) in [(PORTS[0], 8 + 3), (PORTS[1], 3)] {
         let mut host = MockHost::new();
         host.is_inline = true;
-        host.xdp(&p, &frame, PacketContext { ingress_ifindex, ..PacketContext::default() });
+        host.xdp(&p, &frame, PacketContext { ingress_ifindex, ..HERE });
         assert_eq!(host.queues, expected(queue, host.now_ns));
     }
 }
 
 #[test]
 fn stale_backlog_ignored() {
-    let p = params(marks);
+    let p = marking(|_| {});
     for (age_ns, is_believed) in
         [(BACKLOG_AGE_NS - 1, true), (BACKLOG_AGE_NS, false), (BACKLOG_AGE_NS + 1, false)]
     {
@@ -185,11 +155,8 @@ fn stale_backlog_ignored() {
         assert_eq!(host.count_of(Stat::CpBacklogStale), u64::from(!is_believed), "{age_ns}");
     }
     // The real backlog is not read unless enabled.
-    let p = params(|config| {
-        marks(config);
-        config.scalars.queue_source = 0;
-    });
-    let (_, _, counted) = egress_at_depth(2_001, &p, &DATA, PacketContext::default());
+    let p = marking(|s| s.queue_source = 0);
+    let (_, _, counted) = egress_at_depth(2_001, &p, &DATA, HERE);
     assert_eq!(counted, [(Stat::RoceData, 1)]);
 }
 
@@ -204,9 +171,15 @@ fn trims(config: &mut Config) {
     config.wred[3].queue_limit_bytes = 4_000;
 }
 
-fn forwarded() -> PacketContext {
-    PacketContext { ingress_ifindex: PORTS[1], ..PacketContext::default() }
+/// As [`trims`], with changed scalars.
+fn trimming(change: impl FnOnce(&mut Scalars)) -> Params {
+    params(|config| {
+        trims(config);
+        change(&mut config.scalars);
+    })
 }
+
+const FORWARDED: PacketContext = PacketContext { ingress_ifindex: PORTS[1], ..HERE };
 
 /// The headers of a packet, with adjusted IP length and DSCP.
 fn trimmed(roce: &Roce) -> Vec<u8> {
@@ -226,7 +199,7 @@ fn trimmed(roce: &Roce) -> Vec<u8> {
 
 #[test]
 fn data_beyond_limit_is_trimmed() {
-    let p = params(trims);
+    let p = trimming(|_| {});
     let opcodes = [
         Opcode::RC_RDMA_WRITE_FIRST,
         Opcode::RC_RDMA_WRITE_MIDDLE,
@@ -240,15 +213,11 @@ fn data_beyond_limit_is_trimmed() {
         let roce = Roce { opcode, v6, tag, ecn, ..DATA };
         let frame = roce.frame();
         let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
-        let (verdict, outcome, counted) = egress_at_depth(4_000 - wire_bytes + 1, &p, &roce, forwarded());
+        let (verdict, outcome, counted) = egress_at_depth(4_000 - wire_bytes + 1, &p, &roce, FORWARDED);
         assert_eq!((verdict, &outcome.bytes), (TcVerdict::EnqueueAgain, &trimmed(&roce)), "{opcode:?}");
         assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]);
-        let mut host = MockHost::new();
-        assert_eq!(
-            classify(&mut Packet::new(&mut host, None, &outcome.bytes, forwarded())),
-            Err(Stat::Trimmed)
-        );
-        let (_, outcome, _) = egress_at_depth(4_000 - wire_bytes, &p, &roce, forwarded());
+        assert_eq!(classify(&mut &outcome.bytes[..]), Err(Stat::Trimmed));
+        let (_, outcome, _) = egress_at_depth(4_000 - wire_bytes, &p, &roce, FORWARDED);
         assert_eq!(outcome.bytes.len(), frame.len(), "the last one that fits");
     }
 }
@@ -261,50 +230,48 @@ fn trimmed_packet_counted_once() {
         (config.scalars.queues, config.pfc[5].tx, config.tc_to_queue[5]) = (QUEUES_ETS, 1, 5);
     });
     for opcode in [DATA.opcode, Opcode::UD_SEND_ONLY] {
-        let mut host = MockHost::new();
-        host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
-        let (_, outcome) = host.egress_with(&p, &Roce { opcode, ..DATA }.frame(), forwarded());
+        let mut host = MockHost::with_backlog(1 << 20);
+        let (_, outcome) = host.egress_with(&p, &Roce { opcode, ..DATA }.frame(), FORWARDED);
         assert!(host.ingress_bytes.is_empty());
-        let again = PacketContext { is_enqueued_again: true, ..forwarded() };
+        let again = PacketContext { is_enqueued_again: true, ..FORWARDED };
         let (verdict, second) = host.egress_with(&p, &outcome.bytes, again);
         assert_eq!((verdict, &second.bytes), (TcVerdict::Pass, &outcome.bytes));
-        assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]);
+        assert_eq!(host.counted_once(), [Stat::RoceData, Stat::CpTrimmed]);
         assert_eq!(host.ingress_bytes, [(PORTS[1], 5, outcome.bytes.len() as u64)]);
     }
 }
 
 #[test]
 fn packets_without_payload_not_trimmed() {
-    let p = params(trims);
+    let p = trimming(|_| {});
     let deep = 1 << 20;
     let passed = |roce: &Roce, context| {
         let (_, outcome, counted) = egress_at_depth(deep, &p, roce, context);
         assert_eq!(outcome.bytes.len(), roce.frame().len());
         assert!(counted.iter().all(|(stat, _)| *stat != Stat::CpTrimmed), "{counted:?}");
     };
-    passed(&Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA }, forwarded());
-    passed(&Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA }, forwarded());
-    passed(&Roce { dest_qpn: 1, ..DATA }, forwarded());
-    passed(&DATA, PacketContext { segment_bytes: 256, ..forwarded() });
-    passed(&DATA, PacketContext { segment_bytes: 2_000, ..forwarded() });
+    passed(&ACK, FORWARDED);
+    passed(&REQUEST, FORWARDED);
+    passed(&Roce { dest_qpn: 1, ..DATA }, FORWARDED);
+    passed(&DATA, PacketContext { segment_bytes: 256, ..FORWARDED });
+    passed(&DATA, PacketContext { segment_bytes: 2_000, ..FORWARDED });
     // The host's own.
-    passed(&DATA, PacketContext::default());
+    passed(&DATA, HERE);
 }
 
 #[test]
 fn refused_trim_passes_packet() {
     let (verdict, outcome, counted) =
-        egress_at_depth(1 << 20, &params(trims), &DATA, PacketContext { no_rebuild: true, ..forwarded() });
+        egress_at_depth(1 << 20, &trimming(|_| {}), &DATA, PacketContext { no_rebuild: true, ..FORWARDED });
     assert_eq!((verdict, outcome.priority), (TcVerdict::Pass, None));
     assert_eq!(counted, [(Stat::RoceData, 1), (Stat::WriteFailed, 1)]);
 }
 
 #[test]
 fn not_ect_super_packet_counts_its_segments() {
-    let p = params(marks);
-    let roce = Roce { ecn: Ecn::NOT_ECT, payload: 1_000, ..DATA };
-    let context = PacketContext { segment_bytes: 250, ..forwarded() };
-    let (_, _, counted) = egress_at_depth(1 << 20, &p, &roce, context);
+    let p = marking(|_| {});
+    let context = PacketContext { segment_bytes: 250, ..FORWARDED };
+    let (_, _, counted) = egress_at_depth(1 << 20, &p, &NOT_ECT, context);
     let of = |stat| counted.iter().find(|(counted, _)| *counted == stat).map(|(_, packets)| *packets);
     assert!(of(Stat::RoceData) > Some(1), "{counted:?}");
     assert_eq!(of(Stat::CpNotEct), of(Stat::RoceData));
@@ -318,38 +285,33 @@ fn trimmed_packet_has_own_priority() {
         config.tc_to_queue[5] = 5;
     });
     assert_ne!(p.priority[3], p.priority[5]);
-    assert_eq!(egress_at_depth(1 << 20, &p, &DATA, forwarded()).1.priority, Some(p.priority[5]));
-    assert_eq!(egress_at_depth(0, &p, &DATA, forwarded()).1.priority, Some(p.priority[3]));
+    assert_eq!(egress_at_depth(1 << 20, &p, &DATA, FORWARDED).1.priority, Some(p.priority[5]));
+    assert_eq!(egress_at_depth(0, &p, &DATA, FORWARDED).1.priority, Some(p.priority[3]));
     // So has one that another switch trimmed.
-    let (_, outcome) = MockHost::new().egress_with(&p, &trimmed(&DATA), forwarded());
+    let (_, outcome) = MockHost::new().egress_with(&p, &trimmed(&DATA), FORWARDED);
     assert_eq!(outcome.priority, Some(p.priority[5]));
 }
 
 #[test]
 fn trim_triggers_fast_cnp() {
-    let p = params(|config| {
-        trims(config);
-        config.scalars.fast_cnp = 1;
-    });
-    let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
-    let (_, outcome, counted) = egress_at_depth(1 << 20, &p, &roce, forwarded());
+    let p = trimming(|s| s.fast_cnp = 1);
+    let (_, outcome, counted) = egress_at_depth(1 << 20, &p, &NOT_ECT, FORWARDED);
     assert!(outcome.clone_mark.is_some());
-    assert_eq!((outcome.bytes, counted), (trimmed(&roce), vec![(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]));
+    assert_eq!(
+        (outcome.bytes, counted),
+        (trimmed(&NOT_ECT), vec![(Stat::RoceData, 1), (Stat::CpTrimmed, 1)])
+    );
 }
 
 /// The real buffer has no room for it, so the next packet meets the same depth.
 #[test]
 fn refused_trim_does_not_fill_virtual_queue() {
     for queue_source in [0, QUEUE_SOURCE_BACKLOG] {
-        let p = params(|config| {
-            trims(config);
-            config.scalars.queue_source = queue_source;
-        });
-        let mut host = MockHost::new();
-        host.backlogs[3] = Backlog { bytes: 4_000, read_at_ns: host.now_ns };
-        host.times_ns[Time::Trims as usize] = u64::MAX / 2;
+        let p = trimming(|s| s.queue_source = queue_source);
+        let mut host = MockHost::with_backlog(4_000);
+        host.set_time(Time::Trims, u64::MAX / 2);
         for _ in 0..8 {
-            host.egress_with(&p, &DATA.frame(), forwarded());
+            host.egress_with(&p, &DATA.frame(), FORWARDED);
         }
         assert!(host.count_of(Stat::CpTrimLimited) >= 4, "{queue_source}");
         assert!(p.drain[3].depth_bytes(host.queues[3], host.now_ns) <= 4_000, "{queue_source}");
@@ -360,10 +322,9 @@ fn refused_trim_does_not_fill_virtual_queue() {
 /// passes.
 #[test]
 fn overload_trims_within_share() {
-    let p = params(|config| {
-        trims(config);
-        config.scalars.queue_source = 0;
-        (config.scalars.link_rate_bps, config.scalars.trim_share_ppm) = (100_000_000, 100_000);
+    let p = trimming(|s| {
+        s.queue_source = 0;
+        (s.link_rate_bps, s.trim_share_ppm) = (100_000_000, 100_000);
     });
     let frame = Roce { payload: 198, ..DATA }.frame();
     let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
@@ -373,14 +334,14 @@ fn overload_trims_within_share() {
     for packet in 0..1_000_000_000 / gap_ns {
         host.now_ns += gap_ns;
         let before = host.count_of(Stat::CpTrimmed);
-        let (_, outcome) = host.egress_with(&p, &frame, forwarded());
+        let (_, outcome) = host.egress_with(&p, &frame, FORWARDED);
         if host.count_of(Stat::CpTrimmed) != before {
             trimmed_bytes += outcome.bytes.len() as u64 + p.config.scalars.wire_overhead_bytes;
         }
         limited = host.count_of(Stat::CpTrimLimited);
         if packet % 50 == 0 {
             let cnp = DATA.cnp(Some(1));
-            assert_eq!(host.egress_with(&p, &cnp, forwarded()).1.bytes, cnp);
+            assert_eq!(host.egress_with(&p, &cnp, FORWARDED).1.bytes, cnp);
         }
     }
     assert!((500_000..=1_260_000).contains(&trimmed_bytes), "{trimmed_bytes} of 1.25 MB");

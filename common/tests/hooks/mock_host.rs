@@ -2,23 +2,15 @@
 
 use std::ops::{Deref, DerefMut};
 
-use dcqcn_common::events::EventKind;
-use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, QpId, RpFlow};
-use dcqcn_common::hooks::memory::{Memory, Packet, PacketContext, PacketOutcome};
-use dcqcn_common::hooks::{self, TcVerdict, XdpVerdict};
-use dcqcn_common::layout::WAYS;
-use dcqcn_common::params::{Config, Params, Port};
-use dcqcn_common::rate::RpParams;
-use dcqcn_common::stats::Stat;
+use super::*;
 
 /// The interface of the port, and the other of an inline pair.
 pub(crate) const PORTS: [u32; 2] = [7, 9];
-/// Seed of the hash keys.
+
 const KEYS: u64 = 5;
 /// Sets of each flow table.
-pub(crate) const SETS: u32 = 4;
+const SETS: u32 = 4;
 
-/// State between packets.
 pub(crate) struct MockHost(Memory);
 
 impl Deref for MockHost {
@@ -35,6 +27,34 @@ impl DerefMut for MockHost {
     }
 }
 
+/// A packet of this host, of which all operations succeed.
+pub(crate) const HERE: PacketContext = PacketContext {
+    ingress_ifindex: 0,
+    mark: 0,
+    priority: 0,
+    departure_ns: 0,
+    is_from_process: false,
+    is_for_other_host: false,
+    linear_len: 0,
+    no_write_from: 0,
+    no_clone: None,
+    stripped_vid: 0,
+    stripped_tpid: 0,
+    segment_bytes: 0,
+    no_rebuild: false,
+    is_enqueued_again: false,
+};
+
+/// The outcome of a packet that has these bytes, and is otherwise unchanged.
+pub(crate) fn with_bytes(bytes: Vec<u8>) -> PacketOutcome {
+    PacketOutcome { bytes, ..PacketOutcome::default() }
+}
+
+/// As [`params`], with changed scalars.
+pub(crate) fn scalars(change: impl FnOnce(&mut Scalars)) -> Params {
+    params(|config| change(&mut config.scalars))
+}
+
 /// The parameters of a port of 1 Gbit/s, changed.
 pub(crate) fn params(change: impl FnOnce(&mut Config)) -> Params {
     let mut config = Config::DEFAULT;
@@ -46,7 +66,27 @@ pub(crate) fn params(change: impl FnOnce(&mut Config)) -> Params {
 
 impl MockHost {
     pub(crate) fn new() -> Self {
-        Self(Memory { now_ns: 1_000_000_000, ..Memory::new(SETS, SETS) })
+        Self(Memory { now_ns: SECOND_NS, ..Memory::new(SETS, SETS) })
+    }
+
+    /// With this real backlog in the queue of class 3.
+    pub(crate) fn with_backlog(bytes: u64) -> Self {
+        let mut host = Self::new();
+        host.backlogs[3] = Backlog { bytes, read_at_ns: host.now_ns };
+        host
+    }
+
+    pub(crate) fn set_time(&mut self, which: Time, at_ns: u64) {
+        self.times_ns[which as usize] = at_ns;
+    }
+
+    /// The watchdog reports these storms now.
+    pub(crate) fn set_storms(&mut self, storms: Storms) {
+        self.set_time(Time::Storms, storms.word(self.now_ns));
+    }
+
+    pub(crate) fn time(&self, which: Time) -> u64 {
+        self.times_ns[which as usize]
     }
 
     pub(crate) fn xdp(&mut self, p: &Params, bytes: &[u8], at: PacketContext) -> (XdpVerdict, PacketOutcome) {
@@ -54,7 +94,7 @@ impl MockHost {
     }
 
     pub(crate) fn ingress(&mut self, p: &Params, bytes: &[u8]) -> (TcVerdict, PacketOutcome) {
-        self.ingress_with(p, bytes, PacketContext::default())
+        self.ingress_with(p, bytes, HERE)
     }
 
     pub(crate) fn ingress_with(
@@ -67,7 +107,7 @@ impl MockHost {
     }
 
     pub(crate) fn egress(&mut self, p: &Params, bytes: &[u8]) -> (TcVerdict, PacketOutcome) {
-        self.egress_with(p, bytes, PacketContext::default())
+        self.egress_with(p, bytes, HERE)
     }
 
     pub(crate) fn egress_with(
@@ -79,15 +119,14 @@ impl MockHost {
         self.run(Some(p), bytes, at, hooks::egress)
     }
 
-    /// A host without parameters.
     pub(crate) fn all_hooks_without_parameters(&mut self, bytes: &[u8]) -> [PacketOutcome; 3] {
-        let at = PacketContext::default();
-        let (verdict, xdp) = self.run(None, bytes, at, hooks::xdp);
-        assert_eq!(verdict, XdpVerdict::Pass);
-        let (verdict, ingress) = self.run(None, bytes, at, hooks::ingress);
-        assert_eq!(verdict, TcVerdict::Pass);
-        let (verdict, egress) = self.run(None, bytes, at, hooks::egress);
-        assert_eq!(verdict, TcVerdict::Pass);
+        let (xdp_verdict, xdp) = self.run(None, bytes, HERE, hooks::xdp);
+        let (ingress_verdict, ingress) = self.run(None, bytes, HERE, hooks::ingress);
+        let (egress_verdict, egress) = self.run(None, bytes, HERE, hooks::egress);
+        assert_eq!(
+            (xdp_verdict, ingress_verdict, egress_verdict),
+            (XdpVerdict::Pass, TcVerdict::Pass, TcVerdict::Pass)
+        );
         [xdp, ingress, egress]
     }
 
@@ -106,6 +145,13 @@ impl MockHost {
     pub(crate) fn take_counted(&mut self) -> Vec<(Stat, u64)> {
         let counts = std::mem::replace(&mut self.counters.stat, [0; Stat::COUNT]);
         Stat::ALL.iter().copied().zip(counts).filter(|(_, count)| *count != 0).collect()
+    }
+
+    /// Counters that increased since the last call, each by one.
+    pub(crate) fn counted_once(&mut self) -> Vec<Stat> {
+        let counted = self.take_counted();
+        assert!(counted.iter().all(|(_, count)| *count == 1), "{counted:?}");
+        counted.into_iter().map(|(stat, _)| stat).collect()
     }
 
     /// Value of this counter.

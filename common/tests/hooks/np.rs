@@ -1,43 +1,47 @@
 //! The notification point.
 
-use dcqcn_common::events::{EventKind, Table};
-use dcqcn_common::flow::{FlowId, NpFlow, QpId};
-use dcqcn_common::hooks::memory::{PacketContext, PacketOutcome};
-use dcqcn_common::hooks::{Cloned, TcVerdict};
-use dcqcn_common::layout::{Pair, PairSource, Time};
-use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START, Params};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cnp::{self, Cnp};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTagRepr};
-
-use super::mock_host::{MockHost, params};
-use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, qp};
+use super::*;
 
 const INTERVAL_NS: u64 = 50_000;
-const SECOND_NS: u64 = 1_000_000_000;
-const DATAGRAM: Roce = Roce { opcode: Opcode::UD_SEND_ONLY, ..MARKED };
+const MARKED_DATAGRAM: Roce = Roce { ecn: Ecn::CE, ..DATAGRAM };
 const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: true, vid: 0x0a77, ethertype: EtherType::VLAN };
 
 fn clone_mark(host: &mut MockHost, p: &Params, roce: &Roce) -> Option<u32> {
     host.ingress(p, &roce.frame()).1.clone_mark
 }
 
+/// A host that has received a marked packet and, 10 ns later, another one, which is pending.
+fn host_with_pending_mark(p: &Params) -> MockHost {
+    let mut host = MockHost::new();
+    clone_mark(&mut host, p, &MARKED);
+    host.now_ns += 10;
+    clone_mark(&mut host, p, &MARKED);
+    host
+}
+
+/// A host whose NP table is full of flows of host 9's, which `change` changes by way.
+fn host_with_full_table(change: impl Fn(u64, &mut NpFlow)) -> MockHost {
+    let mut host = MockHost::new();
+    for set in &mut host.np {
+        for (way, flow) in (0..).zip(&mut set.ways) {
+            let receiver = QpId { addr: [8; 4], qpn: way, vlan: 0 };
+            *flow = NpFlow::new(FlowId { src: [9; 4], receiver });
+            change(way.into(), flow);
+        }
+    }
+    host
+}
+
 #[test]
 fn first_mark_of_interval_answered() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
-    assert_eq!(host.times_ns[Time::NpPending as usize], 0);
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked]);
+    assert_eq!(host.time(Time::NpPending), 0);
     host.now_ns += INTERVAL_NS - 1;
     assert_eq!(clone_mark(&mut host, &p, &MARKED), None);
-    assert_eq!(
-        host.take_counted(),
-        [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpSuppressed, 1)]
-    );
-    assert_eq!(host.times_ns[Time::NpPending as usize], host.now_ns);
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked, Stat::NpCnpSuppressed]);
+    assert_eq!(host.time(Time::NpPending), host.now_ns);
     host.now_ns += 1;
     assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
     let flow = host.np_flow(&MARKED.id()).copied();
@@ -52,36 +56,33 @@ fn unmarked_or_control_not_answered() {
     for (roce, stat) in [(DATA, Stat::RoceData), (ack, Stat::RoceControl), (management, Stat::RoceControl)] {
         let mut host = MockHost::new();
         assert_eq!(clone_mark(&mut host, &p, &roce), None);
-        assert_eq!((host.take_counted(), host.np_flow(&roce.id())), (vec![(stat, 1)], None));
+        assert_eq!((host.counted_once(), host.np_flow(&roce.id())), (vec![stat], None));
     }
 }
 
 #[test]
 fn ect_answered_while_host_is_congested() {
-    let p = params(|config| config.scalars.np_host_congestion = 1);
+    let p = scalars(|s| s.np_host_congestion = 1);
     let off = params(|_| {});
     let until_ns = 60 * SECOND_NS;
     let answered = |p: &Params, roce: &Roce, now_ns| {
         let mut host = MockHost::new();
         host.now_ns = now_ns;
-        host.times_ns[Time::HostCongestedUntil as usize] = until_ns;
+        host.set_time(Time::HostCongestedUntil, until_ns);
         clone_mark(&mut host, p, roce).is_some()
     };
     assert!(answered(&p, &DATA, until_ns - 1));
     assert!(!answered(&p, &DATA, until_ns), "the daemon has stopped");
     assert!(!answered(&off, &DATA, until_ns - 1));
-    let not_ect = Roce { ecn: Ecn::NOT_ECT, ..DATA };
-    assert!(!answered(&p, &not_ect, until_ns - 1));
-    let mut host = MockHost::new();
-    assert_eq!(clone_mark(&mut host, &p, &DATA), None, "never reported");
+    assert!(!answered(&p, &NOT_ECT, until_ns - 1));
+    assert_eq!(clone_mark(&mut MockHost::new(), &p, &DATA), None, "never reported");
 }
 
 /// The CNP interval bounds the answers to congestion of the host too.
 #[test]
 fn host_congestion_answered_once_per_interval() {
-    let p = params(|config| config.scalars.np_host_congestion = 1);
-    let mut host = MockHost::new();
-    host.times_ns[Time::HostCongestedUntil as usize] = u64::MAX;
+    let (p, mut host) = (scalars(|s| s.np_host_congestion = 1), MockHost::new());
+    host.set_time(Time::HostCongestedUntil, u64::MAX);
     let answers = [0, 1, INTERVAL_NS - 2, 1].map(|ns| {
         host.now_ns += ns;
         clone_mark(&mut host, &p, &DATA).is_some()
@@ -94,21 +95,17 @@ fn host_congestion_answered_once_per_interval() {
 #[test]
 fn pending_mark_answered_by_unmarked_packet() {
     let both = params(|_| {});
-    let start = params(|config| config.scalars.np_window = NP_WINDOW_START);
+    let start = scalars(|s| s.np_window = NP_WINDOW_START);
     for (p, is_answered) in [(&both, true), (&start, false)] {
-        let mut host = MockHost::new();
-        clone_mark(&mut host, p, &MARKED);
-        host.now_ns += 10;
-        clone_mark(&mut host, p, &MARKED);
+        let mut host = host_with_pending_mark(p);
         host.take_counted();
         host.now_ns += INTERVAL_NS - 11;
         assert_eq!(clone_mark(&mut host, p, &DATA), None);
-        assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
+        assert_eq!(host.counted_once(), [Stat::RoceData]);
         host.now_ns += 1;
         // Another flow has no pending mark, and is not inserted.
-        let other = Roce { dest_qpn: 0x77, ..DATA };
-        assert_eq!(clone_mark(&mut host, p, &other), None);
-        assert_eq!((host.take_counted(), host.np_flow(&other.id())), (vec![(Stat::RoceData, 1)], None));
+        assert_eq!(clone_mark(&mut host, p, &OTHER), None);
+        assert_eq!((host.counted_once(), host.np_flow(&OTHER.id())), (vec![Stat::RoceData], None));
         assert_eq!(clone_mark(&mut host, p, &DATA), is_answered.then_some(p.port.cnp_mark));
         assert_eq!(host.count_of(Stat::NpCnpWindowEnd), u64::from(is_answered));
         assert_eq!(clone_mark(&mut host, p, &DATA), None, "once");
@@ -126,11 +123,8 @@ fn pending_mark_expires_after_four_intervals() {
         (SECOND_NS, 4 * SECOND_NS - 1, true),
         (SECOND_NS, 4 * SECOND_NS, false),
     ] {
-        let p = params(|config| config.scalars.min_time_between_cnps_ns = interval_ns);
-        let mut host = MockHost::new();
-        clone_mark(&mut host, &p, &MARKED);
-        host.now_ns += 10;
-        clone_mark(&mut host, &p, &MARKED);
+        let p = scalars(|s| s.min_time_between_cnps_ns = interval_ns);
+        let mut host = host_with_pending_mark(&p);
         host.now_ns += wait_ns;
         assert_eq!(clone_mark(&mut host, &p, &DATA), is_answered.then_some(p.port.cnp_mark), "{wait_ns}");
         assert_eq!(host.np_flow(&MARKED.id()).map(|flow| flow.pending), Some(0));
@@ -141,52 +135,46 @@ fn pending_mark_expires_after_four_intervals() {
 #[test]
 fn pending_mark_expires_under_other_marks() {
     let p = params(|_| {});
-    let mut host = MockHost::new();
-    let other = Roce { dest_qpn: 0x77, ..MARKED };
-    clone_mark(&mut host, &p, &MARKED);
-    clone_mark(&mut host, &p, &MARKED);
+    let mut host = host_with_pending_mark(&p);
+    let other = Roce { ecn: Ecn::CE, ..OTHER };
     host.now_ns += 600 * SECOND_NS;
     clone_mark(&mut host, &p, &other);
     clone_mark(&mut host, &p, &other);
     assert_eq!(clone_mark(&mut host, &p, &DATA), None);
     host.now_ns += INTERVAL_NS;
-    assert_eq!(clone_mark(&mut host, &p, &Roce { ecn: DATA.ecn, ..other }), Some(p.port.cnp_mark));
+    assert_eq!(clone_mark(&mut host, &p, &OTHER), Some(p.port.cnp_mark));
 }
 
 #[test]
 fn unmarked_port_reads_no_clock() {
     let p = params(|_| {});
-    let mut host = MockHost::new();
-    clone_mark(&mut host, &p, &MARKED);
-    clone_mark(&mut host, &p, &MARKED);
+    let mut host = host_with_pending_mark(&p);
     let pending_ns = host.now_ns;
     host.now_ns = pending_ns + SECOND_NS - 1;
     clone_mark(&mut host, &p, &DATA);
-    assert_eq!(host.times_ns[Time::NpPending as usize], pending_ns);
+    assert_eq!(host.time(Time::NpPending), pending_ns);
     host.now_ns += 1;
     clone_mark(&mut host, &p, &DATA);
-    assert_eq!(host.times_ns[Time::NpPending as usize], 0);
+    assert_eq!(host.time(Time::NpPending), 0);
 }
 
 #[test]
 fn mark_at_time_zero_is_pending() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     host.now_ns = 0;
     clone_mark(&mut host, &p, &MARKED);
     clone_mark(&mut host, &p, &MARKED);
-    assert_eq!(host.times_ns[Time::NpPending as usize], 1);
+    assert_eq!(host.time(Time::NpPending), 1);
 }
 
 #[test]
 fn group_and_other_host_not_answered() {
     let own = params(|_| {});
-    let others = params(|config| config.scalars.np_other_host = 1);
+    let others = scalars(|s| s.np_other_host = 1);
     let answers = |p: &Params, first: u8, is_for_other_host| {
         let mut host = MockHost::new();
         let frame = Roce { dst_mac: [first, 0, 0, 0, 0, 2], ..MARKED }.frame();
-        let (_, outcome) =
-            host.ingress_with(p, &frame, PacketContext { is_for_other_host, ..PacketContext::default() });
+        let (_, outcome) = host.ingress_with(p, &frame, PacketContext { is_for_other_host, ..HERE });
         let is_answered = outcome.clone_mark.is_some();
         assert_eq!(host.count_of(Stat::NpNotForHost), u64::from(!is_answered));
         is_answered
@@ -194,9 +182,8 @@ fn group_and_other_host_not_answered() {
     assert!(answers(&own, 2, false) && answers(&others, 2, false) && answers(&others, 2, true));
     assert!(!answers(&own, 2, true));
     for first in [1, 3] {
-        assert!(
-            !answers(&own, first, false) && !answers(&others, first, false) && !answers(&others, first, true)
-        );
+        assert!(!answers(&own, first, false));
+        assert!(!answers(&others, first, false) && !answers(&others, first, true));
     }
     // Nor with an invalid address, whatever the frame's address.
     const SRC_AT: usize = 26;
@@ -218,23 +205,18 @@ fn group_and_other_host_not_answered() {
     }
     // An unmarked packet for another host is ignored.
     let mut host = MockHost::new();
-    host.times_ns[Time::NpPending as usize] = host.now_ns;
-    host.ingress_with(
-        &own,
-        &DATA.frame(),
-        PacketContext { is_for_other_host: true, ..PacketContext::default() },
-    );
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
+    host.set_time(Time::NpPending, host.now_ns);
+    host.ingress_with(&own, &DATA.frame(), PacketContext { is_for_other_host: true, ..HERE });
+    assert_eq!(host.counted_once(), [Stat::RoceData]);
 }
 
 /// Within the interval no CNP can follow, so neither routing table nor lock is needed; the next CNP looks again, because the
 /// address may have moved.
 #[test]
 fn routing_table_read_once_per_cnp() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     clone_mark(&mut host, &p, &MARKED);
-    let moved = PacketContext { is_for_other_host: true, ..PacketContext::default() };
+    let moved = PacketContext { is_for_other_host: true, ..HERE };
     host.take_counted();
     host.ingress_with(&p, &MARKED.frame(), moved);
     assert_eq!(host.count_of(Stat::NpCnpSuppressed), 1);
@@ -249,19 +231,11 @@ fn routing_table_read_once_per_cnp() {
 #[test]
 fn full_set_evicts_longest_silent() {
     let p = params(|_| {});
-    let mut host = MockHost::new();
-    for set in &mut host.np {
-        for (way, flow) in (0..).zip(&mut set.ways) {
-            let id = FlowId { src: [9; 4], receiver: QpId { addr: [8; 4], qpn: way, vlan: 0 } };
-            *flow = NpFlow { last_seen_ns: 500_000_000 + u64::from(way), ..NpFlow::new(id) };
-        }
-    }
+    let mut host = host_with_full_table(|way, flow| flow.last_seen_ns = SECOND_NS / 2 + way);
     assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
     assert_eq!(host.count_of(Stat::NpFlowEvicted), 1);
-    assert_eq!(
-        host.only_event(EventKind::TableFull),
-        (MARKED.id().receiver, [500_000_000, Table::Np as u64])
-    );
+    let (id, values) = host.only_event(EventKind::TableFull);
+    assert_eq!((id, values), (MARKED.id().receiver, [SECOND_NS / 2, Table::Np as u64]));
     host.events.clear();
     clone_mark(&mut host, &p, &MARKED);
     assert_eq!((host.count_of(Stat::NpFlowEvicted), host.events.len()), (1, 0));
@@ -272,15 +246,9 @@ fn live_cnp_interval_is_not_evicted() {
     let p = params(|_| {});
     let interval_ns = p.config.scalars.min_time_between_cnps_ns;
     let answered = |age_ns: u64| {
-        let mut host = MockHost::new();
-        let last_cnp_ns = host.now_ns - age_ns;
-        let last_seen_ns = host.now_ns;
-        for set in &mut host.np {
-            for (way, flow) in (0..).zip(&mut set.ways) {
-                let id = FlowId { src: [9; 4], receiver: QpId { addr: [8; 4], qpn: way, vlan: 0 } };
-                *flow = NpFlow { last_seen_ns, last_cnp_ns, cnp_sent: 1, ..NpFlow::new(id) };
-            }
-        }
+        let mut host = host_with_full_table(|_, flow| {
+            (flow.last_seen_ns, flow.last_cnp_ns, flow.cnp_sent) = (SECOND_NS, SECOND_NS - age_ns, 1);
+        });
         let is_answered = clone_mark(&mut host, &p, &MARKED).is_some();
         assert_eq!(host.count_of(Stat::NpCnpSuppressed), u64::from(!is_answered));
         is_answered
@@ -290,11 +258,10 @@ fn live_cnp_interval_is_not_evicted() {
 
 #[test]
 fn unmarked_packet_of_unknown_flow_ends_early() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
-    host.times_ns[Time::NpPending as usize] = host.now_ns;
+    let (p, mut host) = (params(|_| {}), MockHost::new());
+    host.set_time(Time::NpPending, host.now_ns);
     host.ingress(&p, &DATA.frame());
-    assert_eq!((host.take_counted(), host.np_locks), (vec![(Stat::RoceData, 1)], 0));
+    assert_eq!((host.counted_once(), host.np_locks), (vec![Stat::RoceData], 0));
     clone_mark(&mut host, &p, &MARKED);
     host.ingress(&p, &DATA.frame());
     assert_eq!(host.np_locks, 1, "of the marked packet");
@@ -305,34 +272,28 @@ fn unmarked_packet_of_unknown_flow_ends_early() {
 
 #[test]
 fn events_recorded_only_if_enabled() {
-    let p = params(|config| config.scalars.event_rate = 0);
-    let mut host = MockHost::new();
+    let (p, mut host) = (scalars(|s| s.event_rate = 0), MockHost::new());
     host.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
-    let frame = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 5, ..DATA }.frame();
+    let frame = Roce { source_qpn: 5, ..DATAGRAM }.frame();
     host.egress(&p, &frame);
     assert!(host.pairs.contains_key(&qp(1, 5)) && host.events.is_empty());
 }
 
 #[test]
 fn limited_and_failed_cnps_counted() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
-    host.times_ns[Time::Cnps as usize] = host.now_ns + p.cnps.burst_ns + 1;
+    let (p, mut host) = (params(|_| {}), MockHost::new());
+    host.set_time(Time::Cnps, host.now_ns + p.cnps.burst_ns + 1);
     assert_eq!(clone_mark(&mut host, &p, &MARKED), None);
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpLimited, 1)]);
-    let unlimited = params(|config| config.scalars.cnp_rate = 0);
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked, Stat::NpCnpLimited]);
+    let unlimited = scalars(|s| s.cnp_rate = 0);
     host.now_ns += INTERVAL_NS;
     assert!(clone_mark(&mut host, &unlimited, &MARKED).is_some());
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked]);
     host.now_ns += SECOND_NS;
-    host.ingress_with(
-        &p,
-        &MARKED.frame(),
-        PacketContext { no_clone: Some(Cloned::Failed), ..PacketContext::default() },
-    );
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpFailed, 1)]);
+    host.ingress_with(&p, &MARKED.frame(), PacketContext { no_clone: Some(Cloned::Failed), ..HERE });
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked, Stat::NpCnpFailed]);
     // Each has used up its time.
-    assert_eq!(host.times_ns[Time::Cnps as usize], host.now_ns + p.cnps.gap_ns);
+    assert_eq!(host.time(Time::Cnps), host.now_ns + p.cnps.gap_ns);
 }
 
 /// A CNP that the limit or the kernel prevented is sent with the next packet, marked or not.
@@ -349,10 +310,10 @@ fn cnp_not_sent_leaves_the_interval_unused() {
             }
             let before_ns = host.np_flow(&MARKED.id()).map_or(0, |flow| flow.last_cnp_ns);
             if no_clone.is_none() {
-                host.times_ns[Time::Cnps as usize] = used_up(&host);
+                host.set_time(Time::Cnps, used_up(&host));
             }
             host.take_counted();
-            host.ingress_with(&p, &MARKED.frame(), PacketContext { no_clone, ..PacketContext::default() });
+            host.ingress_with(&p, &MARKED.frame(), PacketContext { no_clone, ..HERE });
             let refused = match no_clone {
                 Some(Cloned::Unseen) => Stat::NpCloneUnseen,
                 Some(_) => Stat::NpCnpFailed,
@@ -363,7 +324,7 @@ fn cnp_not_sent_leaves_the_interval_unused() {
             let flow = flow.map(|flow| (flow.cnp_sent, flow.pending, flow.last_cnp_ns));
             assert_eq!(flow, Some((sent_before, 1, before_ns)));
             host.now_ns += 1;
-            host.times_ns[Time::Cnps as usize] = 0;
+            host.set_time(Time::Cnps, 0);
             if no_clone == Some(Cloned::Unseen) {
                 assert_eq!(clone_mark(&mut host, &p, &next), None, "no clone for a second");
                 host.now_ns += SECOND_NS;
@@ -378,69 +339,48 @@ fn cnp_not_sent_leaves_the_interval_unused() {
 #[test]
 fn interval_per_qp_peer_or_port() {
     let assert_stored = |cnp_limit, roce: &Roce, id: FlowId| {
-        let p = params(|config| config.scalars.cnp_limit = cnp_limit);
-        let mut host = MockHost::new();
+        let (p, mut host) = (scalars(|s| s.cnp_limit = cnp_limit), MockHost::new());
         clone_mark(&mut host, &p, roce);
         assert!(host.np_flow(&id).is_some(), "{cnp_limit}");
     };
     assert_stored(0, &MARKED, MARKED.id());
     // A datagram QP receives from many senders: there the QP is the sender's.
-    assert_stored(0, &DATAGRAM, FlowId { src: addr(false, 2), receiver: qp(1, SENDER_QPN) });
-    for roce in [MARKED, DATAGRAM] {
+    assert_stored(0, &MARKED_DATAGRAM, FlowId { src: addr(false, 2), receiver: qp(1, SENDER_QPN) });
+    for roce in [MARKED, MARKED_DATAGRAM] {
         assert_stored(CNP_LIMIT_PEER, &roce, FlowId { src: addr(false, 1), receiver: QpId::NONE });
         assert_stored(CNP_LIMIT_PORT, &roce, FlowId::NONE);
     }
 }
 
-fn convert_clone(
-    host: &mut MockHost,
-    p: &Params,
-    roce: &Roce,
-    context: PacketContext,
-) -> (TcVerdict, PacketOutcome) {
-    host.egress_with(p, &roce.frame(), context)
-}
-
 /// A clone of a marked packet.
 fn clone_of(p: &Params) -> PacketContext {
-    PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() }
+    PacketContext { mark: p.port.cnp_mark, ..HERE }
 }
 
 #[test]
 fn clone_becomes_cnp() {
-    let p = params(|config| config.scalars.priority_major = 1);
-    for v6 in [false, true] {
-        for tag in [None, Some(TAG)] {
-            for opcode in [MARKED.opcode, DATAGRAM.opcode] {
-                for known in [false, true] {
-                    let roce = Roce { v6, tag, opcode, ..MARKED };
-                    let mut host = MockHost::new();
-                    let names_sender = opcode == DATAGRAM.opcode;
-                    if known && !names_sender {
-                        let pair = Pair::new(SENDER_QPN, PairSource::Static);
-                        host.pairs.insert(roce.id().receiver, pair);
-                    }
-                    let (verdict, outcome) = convert_clone(&mut host, &p, &roce, clone_of(&p));
-                    let sender = (known || names_sender).then_some(SENDER_QPN);
-                    let tag = tag.map(|tag| VlanTagRepr { pcp: 6, ..tag });
-                    let expected = PacketOutcome {
-                        bytes: Roce { tag, ..roce }.cnp(sender),
-                        // DSCP 48 is class 6, in queue 6.
-                        priority: Some(0x0001_0007),
-                        tag_priority: Some(6),
-                        ..PacketOutcome::default()
-                    };
-                    assert_eq!((verdict, &outcome), (TcVerdict::EnqueueAgain, &expected));
-                    let again = PacketContext { is_enqueued_again: true, ..PacketContext::default() };
-                    let (verdict, second) = host.egress_with(&p, &outcome.bytes, again);
-                    let same = PacketOutcome { bytes: outcome.bytes, ..PacketOutcome::default() };
-                    assert_eq!((verdict, second), (TcVerdict::Pass, same));
-                    let hinted = sender.is_none().then_some((Stat::NpCnpHinted, 1));
-                    let counted: Vec<_> = [(Stat::NpCnpSent, 1)].into_iter().chain(hinted).collect();
-                    assert_eq!(host.take_counted(), counted);
-                }
-            }
+    let p = scalars(|s| s.priority_major = 1);
+    let tags = [(false, None), (false, Some(TAG)), (true, None), (true, Some(TAG))];
+    for ((v6, tag), (opcode, is_known)) in tags.into_iter().flat_map(|link| {
+        [(MARKED.opcode, false), (MARKED.opcode, true), (DATAGRAM.opcode, false)].map(|sender| (link, sender))
+    }) {
+        let roce = Roce { v6, tag, opcode, ..MARKED };
+        let mut host = MockHost::new();
+        if is_known {
+            host.pairs.insert(roce.id().receiver, Pair::new(SENDER_QPN, PairSource::Static));
         }
+        let (verdict, outcome) = host.egress_with(&p, &roce.frame(), clone_of(&p));
+        let sender = (is_known || opcode == DATAGRAM.opcode).then_some(SENDER_QPN);
+        let tag = tag.map(|tag| VlanTagRepr { pcp: 6, ..tag });
+        let cnp = Roce { tag, ..roce }.cnp(sender);
+        // DSCP 48 is class 6, in queue 6.
+        let (priority, tag_priority) = (Some(0x0001_0007), Some(6));
+        let expected = PacketOutcome { priority, tag_priority, ..with_bytes(cnp.clone()) };
+        assert_eq!((verdict, outcome), (TcVerdict::EnqueueAgain, expected));
+        let again = PacketContext { is_enqueued_again: true, ..HERE };
+        assert_eq!(host.egress_with(&p, &cnp, again), (TcVerdict::Pass, with_bytes(cnp)));
+        let hinted = sender.is_none().then_some(Stat::NpCnpHinted);
+        assert_eq!(host.counted_once(), Vec::from_iter([Stat::NpCnpSent].into_iter().chain(hinted)));
     }
 }
 
@@ -451,10 +391,10 @@ fn cnp_for_other_host_has_port_address() {
     const LOCAL: [u8; 6] = [0, 0, 0, 0, 0, 0x77];
     let receiver = MARKED.frame()[..6].to_vec();
     let source = |other_host: u64, mark: u32| {
-        let mut p = params(|config| config.scalars.np_other_host = other_host);
+        let mut p = scalars(|s| s.np_other_host = other_host);
         p.port.mac = PORT;
-        let context = PacketContext { mark: p.port.cnp_mark | mark, ..PacketContext::default() };
-        convert_clone(&mut MockHost::new(), &p, &MARKED, context).1.bytes[6..12].to_vec()
+        let context = PacketContext { mark: p.port.cnp_mark | mark, ..HERE };
+        MockHost::new().egress_with(&p, &MARKED.frame(), context).1.bytes[6..12].to_vec()
     };
     assert_eq!(source(0, 0), receiver);
     assert_eq!(source(1, 0), PORT);
@@ -465,24 +405,23 @@ fn cnp_for_other_host_has_port_address() {
 /// A VLAN device's `egress-qos-map` translates the priority of a frame that has no tag yet.
 #[test]
 fn cnp_has_its_priority_without_tag_and_queues() {
-    let p = params(|config| config.scalars.cnp_802p_prio = 5);
+    let p = scalars(|s| s.cnp_802p_prio = 5);
     let context = PacketContext { priority: 3, ..clone_of(&p) };
-    let (_, outcome) = convert_clone(&mut MockHost::new(), &p, &MARKED, context);
+    let (_, outcome) = MockHost::new().egress_with(&p, &MARKED.frame(), context);
     assert_eq!(outcome.priority, Some(5));
 }
 
 #[test]
 fn tenants_in_two_vlans_have_two_cnp_intervals() {
     for limit in [CNP_LIMIT_QP, CNP_LIMIT_PEER] {
-        let p = params(|config| config.scalars.cnp_limit = limit);
-        let mut host = MockHost::new();
+        let (p, mut host) = (scalars(|s| s.cnp_limit = limit), MockHost::new());
         for vid in [10, 20] {
-            let context = PacketContext { stripped_vid: vid, ..PacketContext::default() };
+            let context = PacketContext { stripped_vid: vid, ..HERE };
             let outcome = host.ingress_with(&p, &MARKED.frame(), context).1;
             assert_eq!(outcome.clone_mark, Some(p.port.cnp_mark), "{vid}");
         }
         // Two tags: the outer is next to the packet.
-        let outer = PacketContext { stripped_vid: 20, ..PacketContext::default() };
+        let outer = PacketContext { stripped_vid: 20, ..HERE };
         let inner = Roce { tag: Some(TAG), ..MARKED };
         assert_eq!(host.ingress_with(&p, &inner.frame(), outer).1.clone_mark, Some(p.port.cnp_mark));
         // Three: its inner ones alone would be another tenant's.
@@ -501,7 +440,7 @@ fn pair_of_another_host_leaves_the_hint() {
     for (pair, sender) in [(pair(9), None), (pair(1), Some(SENDER_QPN))] {
         let mut host = MockHost::new();
         host.pairs.insert(MARKED.id().receiver, pair);
-        let (_, outcome) = convert_clone(&mut host, &p, &MARKED, clone_of(&p));
+        let (_, outcome) = host.egress_with(&p, &MARKED.frame(), clone_of(&p));
         assert_eq!(outcome.bytes, MARKED.cnp(sender));
         assert_eq!(host.count_of(Stat::PairConflict), u64::from(sender.is_none()));
     }
@@ -546,13 +485,12 @@ fn cnp_checksum_is_completed_like_its_data() {
 /// A sender without `dcqcn run` does not have the pair; a NIC ignores the hint.
 #[test]
 fn cnp_of_kernel_pair_has_both_qpns() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     host.pairs.insert(MARKED.id().receiver, Pair::new(SENDER_QPN, PairSource::Rdma));
-    let (_, outcome) = convert_clone(&mut host, &p, &MARKED, clone_of(&p));
+    let (_, outcome) = host.egress_with(&p, &MARKED.frame(), clone_of(&p));
     let cnp = outcome.bytes[Ethernet::LEN..].first_chunk().and_then(cnp::parse_v4);
     assert_eq!(cnp, Some(Cnp { dest_qpn: SENDER_QPN, hint: RECEIVER_QPN }));
-    assert_eq!(host.take_counted(), [(Stat::NpCnpSent, 1)]);
+    assert_eq!(host.counted_once(), [Stat::NpCnpSent]);
 }
 
 #[test]
@@ -566,26 +504,22 @@ fn unusable_clone_dropped() {
     ];
     for (roce, context) in failures {
         let mut host = MockHost::new();
-        assert_eq!(convert_clone(&mut host, &p, &roce, context).0, TcVerdict::Drop);
+        assert_eq!(host.egress_with(&p, &roce.frame(), context).0, TcVerdict::Drop);
         assert_eq!((host.count_of(Stat::WriteFailed), host.count_of(Stat::NpCnpSent)), (1, 0));
     }
     // Without a tag nothing is written there.
     let (verdict, outcome) =
-        convert_clone(&mut MockHost::new(), &p, &MARKED, PacketContext { no_write_from: 14, ..clone_of(&p) });
+        MockHost::new().egress_with(&p, &MARKED.frame(), PacketContext { no_write_from: 14, ..clone_of(&p) });
     assert_eq!((verdict, outcome.bytes), (TcVerdict::EnqueueAgain, MARKED.cnp(None)));
 }
 
 #[test]
 fn foreign_mark_does_not_become_cnp() {
-    let p = params(|config| config.scalars.rp_enable = 0);
+    let p = scalars(|s| s.rp_enable = 0);
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED };
     for (roce, mark) in [(MARKED, 0), (MARKED, 1), (MARKED, 0x1234), (ack, p.port.cnp_mark)] {
-        let (verdict, outcome) = convert_clone(
-            &mut MockHost::new(),
-            &p,
-            &roce,
-            PacketContext { mark, ..PacketContext::default() },
-        );
+        let (verdict, outcome) =
+            MockHost::new().egress_with(&p, &roce.frame(), PacketContext { mark, ..HERE });
         assert_eq!((verdict, outcome.bytes, outcome.mark), (TcVerdict::Pass, roce.frame(), mark), "{mark}");
     }
 }
@@ -594,9 +528,9 @@ fn foreign_mark_does_not_become_cnp() {
 #[test]
 fn fast_cnp_is_received_on_the_egress_port() {
     let p = params(|_| {});
-    let context = PacketContext { mark: p.port.cnp_mark | 1, ingress_ifindex: 5, ..PacketContext::default() };
+    let context = PacketContext { mark: p.port.cnp_mark | 1, ingress_ifindex: 5, ..HERE };
     let mut host = MockHost::new();
-    let (verdict, outcome) = convert_clone(&mut host, &p, &MARKED, context);
+    let (verdict, outcome) = host.egress_with(&p, &MARKED.frame(), context);
     assert_eq!(verdict, TcVerdict::Receive);
     assert_eq!((outcome.bytes, outcome.mark), (MARKED.cnp(None), 0));
     assert_eq!(host.count_of(Stat::NpCnpSent), 1);

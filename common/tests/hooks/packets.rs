@@ -1,15 +1,8 @@
 //! Packets between host 1 and host 2.
 
-use dcqcn_common::classify::{QP_GSI, mapped, words};
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::wire::bth::{BthRepr, Opcode};
-use dcqcn_common::wire::cnp::{self, CnpRepr};
-use dcqcn_common::wire::ecn::{self, Ecn};
-use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag, VlanTagRepr};
-use dcqcn_common::wire::ext::{Deth, DethRepr};
-pub(crate) use dcqcn_frames::mac;
-use dcqcn_frames::{self as frames, CmMessage, SPORT, v4, v6};
+use super::*;
 
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 /// The QP of host 2 that data is for, and the sending QP of host 1.
 pub(crate) const RECEIVER_QPN: u32 = 0x11;
 pub(crate) const SENDER_QPN: u32 = 0x22;
@@ -43,6 +36,12 @@ pub(crate) const DATA: Roce = Roce {
 };
 
 pub(crate) const MARKED: Roce = Roce { ecn: Ecn::CE, ..DATA };
+pub(crate) const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
+pub(crate) const REQUEST: Roce = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
+pub(crate) const NOT_ECT: Roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
+/// Data of another flow.
+pub(crate) const OTHER: Roce = Roce { dest_qpn: 0x77, ..DATA };
+pub(crate) const DATAGRAM: Roce = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA };
 
 /// The address of a host, as flows have it.
 pub(crate) fn addr(is_v6: bool, host: u8) -> [u32; 4] {

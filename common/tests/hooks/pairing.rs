@@ -1,17 +1,6 @@
 //! Pairs learned from connection management messages.
 
-use dcqcn_common::events::EventKind;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::hooks::LEARNING;
-use dcqcn_common::hooks::memory::PacketContext;
-use dcqcn_common::layout::{Pair, PairSource, Time};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
-use dcqcn_frames::CmMessage;
-
-use super::mock_host::{MockHost, params};
-use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, cm, qp};
+use super::*;
 
 /// Connection identifiers of the two ends.
 const IDS: [u32; 2] = [0x1111_1111, 0x2222_2222];
@@ -31,11 +20,7 @@ fn rep() -> CmMessage {
 
 fn receive(host: &mut MockHost, message: &CmMessage, is_back: bool) {
     let frame = cm(message, is_back);
-    host.ingress_with(
-        &params(|_| {}),
-        &frame,
-        PacketContext { linear_len: 14 + 20, ..PacketContext::default() },
-    );
+    host.ingress_with(&params(|_| {}), &frame, PacketContext { linear_len: 14 + 20, ..HERE });
 }
 
 fn pair(qpn: u32, source: PairSource, host: u8) -> Pair {
@@ -63,11 +48,11 @@ fn req_and_rep_make_pair() {
     receive(&mut host, &req(), false);
     assert_eq!(host.announced_qpns, [(qp(1, IDS[0]), SENDER_QPN)].into());
     assert!(host.pairs.is_empty());
-    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceControl, Stat::CmMessages]);
     receive(&mut host, &rep(), true);
     assert_eq!(host.announced_qpns, [(qp(1, IDS[0]), SENDER_QPN), (qp(2, IDS[1]), RECEIVER_QPN)].into());
     assert_eq!(host.pairs, known().into());
-    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1), (Stat::PairCm, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceControl, Stat::CmMessages, Stat::PairCm]);
     assert_eq!(host.kinds(), [EventKind::FlowPaired as u32; 2]);
     // Again: nothing new.
     receive(&mut host, &rep(), true);
@@ -88,7 +73,7 @@ fn other_messages_change_nothing() {
         let mut host = connected();
         host.take_counted();
         receive(&mut host, &message, false);
-        assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+        assert_eq!(host.counted_once(), [Stat::RoceControl, Stat::CmMessages]);
         assert_eq!((&host.pairs, host.announced_qpns.len()), (&known().into(), 2));
     }
     // Of another class, version or method, or with an unknown attribute.
@@ -98,7 +83,7 @@ fn other_messages_change_nothing() {
         let mut frame = cm(&CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN }), false);
         frame[MAD + at] = value;
         host.ingress(&params(|_| {}), &frame);
-        assert_eq!((host.take_counted(), &host.pairs), (vec![(Stat::RoceControl, 1)], &known().into()));
+        assert_eq!((host.counted_once(), &host.pairs), (vec![Stat::RoceControl], &known().into()));
     }
 }
 
@@ -180,10 +165,10 @@ fn more_trusted_pair_source_wins() {
 
 #[test]
 fn pair_learning_is_rate_limited() {
-    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA }.frame();
+    let datagram = DATAGRAM.frame();
     for (ahead_ns, is_learned) in [(LEARNING.burst_ns, true), (LEARNING.burst_ns + 1, false)] {
         let mut host = MockHost::new();
-        host.times_ns[Time::Pairs as usize] = host.now_ns + ahead_ns;
+        host.set_time(Time::Pairs, host.now_ns + ahead_ns);
         host.egress(&params(|_| {}), &datagram);
         assert_eq!((host.pairs.len(), host.events.len()), (usize::from(is_learned), usize::from(is_learned)));
         assert_eq!(host.count_of(Stat::PairLimited), u64::from(!is_learned));

@@ -1,20 +1,7 @@
 //! Paths of a packet through a hook.
 
-use dcqcn_common::hooks::memory::{PacketContext, PacketOutcome};
-use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
-use dcqcn_common::layout::{Backlog, ClassCounters, Time};
-use dcqcn_common::params::{Config, PACER_FQ, QUEUE_SOURCE_BACKLOG, QUEUES_ETS};
-use dcqcn_common::pfc::Storms;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::CommIds;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_frames::CmMessage;
+use super::*;
 
-use super::mock_host::{MockHost, PORTS, params};
-use super::packets::{DATA, MARKED, Roce, cm};
-
-const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
 const RTU: CmMessage = CmMessage::Rtu(CommIds { local: 1, remote: 2 });
 
 /// Neither IPv4 nor IPv6.
@@ -32,24 +19,20 @@ fn other_udp() -> Vec<u8> {
 }
 
 fn from(ingress_ifindex: u32) -> PacketContext {
-    PacketContext { ingress_ifindex, ..PacketContext::default() }
+    PacketContext { ingress_ifindex, ..HERE }
 }
 
 #[test]
 fn without_parameters_all_packets_pass() {
     for frame in [DATA.frame(), arp(), MARKED.frame()] {
         let mut host = MockHost::new();
-        let untouched = PacketOutcome { bytes: frame.clone(), ..PacketOutcome::default() };
-        assert_eq!(
-            host.all_hooks_without_parameters(&frame),
-            [untouched.clone(), untouched.clone(), untouched]
-        );
+        assert_eq!(host.all_hooks_without_parameters(&frame), [(); 3].map(|()| with_bytes(frame.clone())));
     }
 }
 
 #[test]
 fn kinds_counted_at_ingress() {
-    let p = params(|config| config.scalars.rp_enable = 0);
+    let p = scalars(|s| s.rp_enable = 0);
     let kinds = [
         (DATA.frame(), Stat::RoceData),
         (ACK.frame(), Stat::RoceControl),
@@ -60,16 +43,16 @@ fn kinds_counted_at_ingress() {
     for (frame, stat) in kinds {
         let mut host = MockHost::new();
         assert_eq!(host.ingress(&p, &frame).0, TcVerdict::Pass);
-        assert_eq!(host.take_counted(), [(stat, 1)]);
+        assert_eq!(host.counted_once(), [stat]);
         host.is_from_sibling = true;
         let (verdict, _) = host.ingress(&p, &frame);
         // A CNP passed on by another interface's hook was counted there.
         let is_cnp = stat == Stat::RoceCnp;
         assert_eq!(verdict, if is_cnp { TcVerdict::TrySiblings } else { TcVerdict::Pass });
-        assert_eq!(host.take_counted(), if is_cnp { vec![] } else { vec![(stat, 1)] });
+        assert_eq!(host.counted_once(), if is_cnp { vec![] } else { vec![stat] });
         host.is_from_sibling = false;
         host.egress(&p, &frame);
-        assert_eq!(host.take_counted(), [(stat, 1)]);
+        assert_eq!(host.counted_once(), [stat]);
     }
 }
 
@@ -91,28 +74,23 @@ fn inline_redirects_to_peer_port() {
 
 #[test]
 fn inline_packets_marked_and_dropped() {
-    let p = params(|config: &mut Config| {
-        let s = &mut config.scalars;
-        (s.cp_enable, s.drop_not_ect, s.queue_source) = (1, 1, QUEUE_SOURCE_BACKLOG);
-    });
-    let mut host = MockHost::new();
+    let p = scalars(|s| (s.cp_enable, s.drop_not_ect, s.queue_source) = (1, 1, QUEUE_SOURCE_BACKLOG));
+    let mut host = MockHost::with_backlog(1 << 20);
     host.is_inline = true;
-    host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
     let (verdict, outcome) = host.xdp(&p, &DATA.frame(), from(PORTS[1]));
     assert_eq!((verdict, outcome.bytes), (XdpVerdict::Redirect(PORTS[0]), MARKED.frame()));
-    let not_ect = Roce { ecn: Ecn::NOT_ECT, ..DATA }.frame();
+    let not_ect = NOT_ECT.frame();
     assert_eq!(host.xdp(&p, &not_ect, from(PORTS[1])).0, XdpVerdict::Drop);
     assert_eq!(host.count_of(Stat::InlineForwarded), 1);
 }
 
 #[test]
 fn cnp_is_not_management() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     assert_eq!(host.ingress(&p, &cm(&RTU, false)).0, TcVerdict::Pass);
-    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceControl, Stat::CmMessages]);
     assert_eq!(host.ingress(&p, &ACK.frame()).0, TcVerdict::Pass);
-    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceControl]);
 }
 
 #[test]
@@ -120,15 +98,15 @@ fn udp_socket_makes_no_pair() {
     let p = params(|_| {});
     for (is_from_process, stat) in [(false, Stat::CmMessages), (true, Stat::RpFromProcess)] {
         let mut host = MockHost::new();
-        host.egress_with(&p, &cm(&RTU, false), PacketContext { is_from_process, ..PacketContext::default() });
-        assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (stat, 1)]);
+        host.egress_with(&p, &cm(&RTU, false), PacketContext { is_from_process, ..HERE });
+        assert_eq!(host.counted_once(), [Stat::RoceControl, stat]);
     }
 }
 
 #[test]
 fn packet_queued_by_class() {
-    let of_operator = params(|config| config.scalars.priority_major = 1);
-    let queues = params(|config| config.scalars.queues = QUEUES_ETS);
+    let of_operator = scalars(|s| s.priority_major = 1);
+    let queues = scalars(|s| s.queues = QUEUES_ETS);
     let neither = params(|_| {});
     let priority = |p, frame: &[u8]| MockHost::new().egress(p, frame).1.priority;
     for (frame, is_roce) in [(DATA.frame(), true), (other_udp(), false)] {
@@ -143,25 +121,22 @@ fn packet_queued_by_class() {
 /// Pauses, LACP, STP, ARP and control packets marked by a daemon leave first; forwarded frames do not.
 #[test]
 fn link_control_uses_the_first_band() {
-    let p = params(|config| {
-        config.scalars.queues = QUEUES_ETS;
-        config.pfc[0].tx = 1;
-    });
+    let p = params(|config| (config.scalars.queues, config.pfc[0].tx) = (QUEUES_ETS, 1));
     let of_type = |ethertype: u16| {
         let mut frame = arp();
         frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
         frame
     };
-    let control = PacketContext { priority: 7, ..PacketContext::default() };
+    let control = PacketContext { priority: 7, ..HERE };
     let first = (Some(0xdc03_0001), true);
     for (frame, context, expected) in [
-        (of_type(0x8808), PacketContext::default(), first),
-        (of_type(0x8809), PacketContext::default(), first),
-        (of_type(38), PacketContext::default(), first),
-        (arp(), PacketContext::default(), first),
+        (of_type(0x8808), HERE, first),
+        (of_type(0x8809), HERE, first),
+        (of_type(38), HERE, first),
+        (arp(), HERE, first),
         (of_type(0x88cc), control, first),
         (other_udp(), control, first),
-        (of_type(0x88cc), PacketContext::default(), (Some(p.priority[0]), false)),
+        (of_type(0x88cc), HERE, (Some(p.priority[0]), false)),
         (of_type(0x8809), from(5), (Some(p.priority[0]), false)),
         (of_type(0x88cc), PacketContext { ingress_ifindex: 5, ..control }, (Some(p.priority[0]), false)),
     ] {
@@ -173,10 +148,7 @@ fn link_control_uses_the_first_band() {
 
 #[test]
 fn ingress_counted_by_port_and_queue() {
-    let counts = params(|config| {
-        config.scalars.queues = QUEUES_ETS;
-        config.pfc[3].tx = 1;
-    });
+    let counts = params(|config| (config.scalars.queues, config.pfc[3].tx) = (QUEUES_ETS, 1));
     let frame = DATA.frame();
     let mut host = MockHost::new();
     host.egress_with(&counts, &frame, from(5));
@@ -192,7 +164,7 @@ fn packet_dropped_by_pacing_not_queued() {
     });
     for (drops, expected, counted) in [(8, TcVerdict::Drop, 0), (0, TcVerdict::Pass, 1)] {
         let mut host = MockHost::new();
-        host.times_ns[Time::Storms as usize] = Storms { forwards: 0, drops }.word(host.now_ns);
+        host.set_storms(Storms { forwards: 0, drops });
         assert_eq!(host.egress_with(&p, &DATA.frame(), from(5)).0, expected);
         assert_eq!(host.ingress_bytes.len(), counted, "{drops}");
     }
@@ -200,36 +172,28 @@ fn packet_dropped_by_pacing_not_queued() {
 
 #[test]
 fn disabled_points_leave_packets_unchanged() {
-    let off = params(|config| {
-        let s = &mut config.scalars;
-        (s.np_enable, s.rp_enable, s.pacer) = (0, 0, PACER_FQ);
-    });
+    let off = scalars(|s| (s.np_enable, s.rp_enable, s.pacer) = (0, 0, PACER_FQ));
     let mut host = MockHost::new();
     assert_eq!(host.ingress(&off, &MARKED.frame()).1.clone_mark, None);
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceData]);
     let (verdict, outcome) = host.egress(&off, &DATA.frame());
-    assert_eq!(
-        (verdict, outcome),
-        (TcVerdict::Pass, PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() })
-    );
-    assert_eq!((host.take_counted(), host.flow(&DATA.id())), (vec![(Stat::RoceData, 1)], None));
+    assert_eq!((verdict, outcome), (TcVerdict::Pass, with_bytes(DATA.frame())));
+    assert_eq!((host.counted_once(), host.flow(&DATA.id())), (vec![Stat::RoceData], None));
 }
 
 #[test]
 fn cnp_is_not_paced() {
-    let p = params(|config| config.scalars.pacer = PACER_FQ);
-    let mut host = MockHost::new();
+    let (p, mut host) = (scalars(|s| s.pacer = PACER_FQ), MockHost::new());
     let cnp = DATA.cnp(Some(1));
-    assert_eq!(host.egress(&p, &cnp).1, PacketOutcome { bytes: cnp, ..PacketOutcome::default() });
+    assert_eq!(host.egress(&p, &cnp).1, with_bytes(cnp));
 }
 
 /// The congestion point directly answers packets from another port, and only if enabled.
 #[test]
 fn fast_cnp_answers_forwarded_mark() {
     let marks = |fast_cnp| {
-        params(|config| {
-            let s = &mut config.scalars;
-            (s.cp_enable, s.rp_enable, s.queue_source, s.fast_cnp) = (1, 0, QUEUE_SOURCE_BACKLOG, fast_cnp);
+        scalars(|s| {
+            (s.cp_enable, s.rp_enable, s.queue_source, s.fast_cnp) = (1, 0, QUEUE_SOURCE_BACKLOG, fast_cnp)
         })
     };
     for (fast_cnp, ingress_ifindex, roce, is_answered) in [
@@ -240,8 +204,7 @@ fn fast_cnp_answers_forwarded_mark() {
         (1, 5, ACK, false),
     ] {
         let p = marks(fast_cnp);
-        let mut host = MockHost::new();
-        host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
+        let mut host = MockHost::with_backlog(1 << 20);
         let (_, outcome) = host.egress_with(&p, &roce.frame(), from(ingress_ifindex));
         assert_eq!(host.count_of(Stat::CpEcnMarked), 1);
         assert_eq!(outcome.clone_mark, is_answered.then_some(p.port.cnp_mark | 1));
@@ -249,8 +212,7 @@ fn fast_cnp_answers_forwarded_mark() {
     }
     // A group address cannot be the source of an answer.
     for (at, group) in [(30, &[239, 1, 1, 1][..]), (0, &[1, 0, 0x5e, 1, 1, 1]), (6, &[0xff; 6])] {
-        let mut host = MockHost::new();
-        host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
+        let mut host = MockHost::with_backlog(1 << 20);
         let mut frame = DATA.frame();
         frame[at..at + group.len()].copy_from_slice(group);
         let (_, outcome) = host.egress_with(&marks(1), &frame, from(5));

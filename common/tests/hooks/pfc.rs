@@ -1,16 +1,6 @@
 //! Pauses of the neighbour.
 
-use dcqcn_common::hooks::memory::PacketContext;
-use dcqcn_common::hooks::{RECEIVE_LIMIT, TcVerdict};
-use dcqcn_common::layout::{TIMES, Time};
-use dcqcn_common::params::{Config, PACER_FQ};
-use dcqcn_common::pfc::{STORM_AGE_NS, Storms};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::pfc::PfcRepr;
-
-use super::mock_host::{MockHost, params};
-use super::packets::{DATA, Roce, mac};
+use super::*;
 
 /// Priority 3 pauses class 3; a quantum takes 512 ns at 1 Gbit/s.
 fn enable_pfc(config: &mut Config) {
@@ -21,9 +11,8 @@ const FRAME: PfcRepr = PfcRepr { priorities: 0b1000_1001, quanta: [1, 2, 3, 1_00
 
 #[test]
 fn pfc_frame_pauses_named_priorities() {
-    let p = params(enable_pfc);
-    let mut host = MockHost::new();
-    let in_pieces = PacketContext { linear_len: 14, ..PacketContext::default() };
+    let (p, mut host) = (params(enable_pfc), MockHost::new());
+    let in_pieces = PacketContext { linear_len: 14, ..HERE };
     host.ingress_with(&p, &FRAME.frame(mac(9)), in_pieces);
     let mut expected = [0; TIMES as usize];
     for (until, total, duration_ns) in [
@@ -36,7 +25,7 @@ fn pfc_frame_pauses_named_priorities() {
     expected[Time::Pauses as usize] = host.now_ns + RECEIVE_LIMIT.gap_ns;
     assert_eq!(host.times_ns, expected);
     assert_eq!(host.counters.pause.frames, [1, 0, 0, 1, 0, 0, 0, 1]);
-    assert_eq!(host.take_counted(), [(Stat::MacControl, 1)]);
+    assert_eq!(host.counted_once(), [Stat::MacControl]);
     // A sent frame is counted, and pauses nothing here.
     host.egress_with(&p, &FRAME.frame(mac(9)), in_pieces);
     assert_eq!((host.counters.pause.frames, host.times_ns), ([2, 0, 0, 2, 0, 0, 0, 2], expected));
@@ -47,9 +36,9 @@ fn pause_frames_are_rate_limited() {
     let p = params(enable_pfc);
     for (ahead_ns, is_received) in [(RECEIVE_LIMIT.burst_ns, true), (RECEIVE_LIMIT.burst_ns + 1, false)] {
         let mut host = MockHost::new();
-        host.times_ns[Time::Pauses as usize] = host.now_ns + ahead_ns;
+        host.set_time(Time::Pauses, host.now_ns + ahead_ns);
         host.ingress(&p, &FRAME.frame(mac(9)));
-        assert_eq!(host.times_ns[Time::PausedUntil3 as usize] != 0, is_received);
+        assert_eq!(host.time(Time::PausedUntil3) != 0, is_received);
         assert_eq!(host.count_of(Stat::PfcLimited), u64::from(!is_received));
         assert_eq!(host.counters.pause.frames, [1, 0, 0, 1, 0, 0, 0, 1], "those too many are counted");
     }
@@ -74,7 +63,7 @@ fn pfc_lookalike_pauses_nothing() {
     ];
     for (frame, stripped_vid, malformed) in frames {
         let mut host = MockHost::new();
-        host.ingress_with(&p, &frame, PacketContext { stripped_vid, ..PacketContext::default() });
+        host.ingress_with(&p, &frame, PacketContext { stripped_vid, ..HERE });
         assert_eq!((host.times_ns, host.counters.pause.frames), ([0; TIMES as usize], [0; 8]));
         assert_eq!((host.count_of(Stat::MacControl), host.count_of(Stat::PfcMalformed)), (1, malformed));
     }
@@ -83,8 +72,15 @@ fn pfc_lookalike_pauses_nothing() {
 /// A host whose neighbour has paused priority 3 for this long.
 fn paused(duration_ns: u64) -> MockHost {
     let mut host = MockHost::new();
-    host.times_ns[Time::PausedUntil3 as usize] = host.now_ns + duration_ns;
+    host.set_time(Time::PausedUntil3, host.now_ns + duration_ns);
     host
+}
+
+/// Departure time of a packet that passes.
+fn departure_ns(host: &mut MockHost, p: &Params, roce: &Roce) -> Option<u64> {
+    let (verdict, outcome) = host.egress(p, &roce.frame());
+    assert_eq!(verdict, TcVerdict::Pass);
+    outcome.departure_ns
 }
 
 #[test]
@@ -92,17 +88,15 @@ fn pause_holds_flows_of_its_queue() {
     let p = params(enable_pfc);
     let mut host = paused(512_000);
     let until_ns = host.now_ns + 512_000;
-    let (verdict, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Pass, Some(until_ns)));
+    assert_eq!(departure_ns(&mut host, &p, &DATA), Some(until_ns));
     assert_eq!((host.count_of(Stat::RpPfcHeld), host.count_of(Stat::RpPaced)), (1, 1));
     assert_eq!(host.counters.pause.held, [0, 0, 0, 1, 0, 0, 0, 0]);
     // Of another class, or another priority's pause.
-    let (_, outcome) = host.egress(&p, &Roce { dscp: 0, dest_qpn: 0x77, ..DATA }.frame());
-    assert_eq!((outcome.departure_ns, host.count_of(Stat::RpPfcHeld)), (None, 1));
+    assert_eq!(departure_ns(&mut host, &p, &Roce { dscp: 0, ..OTHER }), None);
+    assert_eq!(host.count_of(Stat::RpPfcHeld), 1);
     let mut host = MockHost::new();
-    host.times_ns[Time::PausedUntil4 as usize] = until_ns;
-    let (_, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!((outcome.departure_ns, host.counters.pause.held), (None, [0; 8]));
+    host.set_time(Time::PausedUntil4, until_ns);
+    assert_eq!((departure_ns(&mut host, &p, &DATA), host.counters.pause.held), (None, [0; 8]));
 }
 
 #[test]
@@ -110,19 +104,15 @@ fn data_keeps_order_behind_paused_request() {
     let p = params(enable_pfc);
     let mut host = paused(512_000);
     let until_ns = host.now_ns + 512_000;
-    let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
-    host.times_ns[Time::PausedUntil3 as usize] = 0;
+    host.set_time(Time::PausedUntil3, 0);
     host.egress(&p, &DATA.frame());
-    host.times_ns[Time::PausedUntil3 as usize] = until_ns;
-    let (_, outcome) = host.egress(&p, &request.frame());
-    assert_eq!(outcome.departure_ns, Some(until_ns));
+    host.set_time(Time::PausedUntil3, until_ns);
+    assert_eq!(departure_ns(&mut host, &p, &REQUEST), Some(until_ns));
     assert_eq!((host.count_of(Stat::RpPfcHeld), host.count_of(Stat::RpInOrder)), (1, 1));
     // The pause ends early.
-    host.times_ns[Time::PausedUntil3 as usize] = 0;
-    let (_, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!(outcome.departure_ns, Some(until_ns));
-    let (_, outcome) = host.egress(&p, &request.frame());
-    assert_eq!(outcome.departure_ns, Some(until_ns));
+    host.set_time(Time::PausedUntil3, 0);
+    assert_eq!(departure_ns(&mut host, &p, &DATA), Some(until_ns));
+    assert_eq!(departure_ns(&mut host, &p, &REQUEST), Some(until_ns));
 }
 
 /// A flow that was late has credit.
@@ -134,24 +124,21 @@ fn credit_does_not_overtake_paused_packets() {
     });
     let mut host = paused(512_000);
     let until_ns = host.now_ns + 512_000;
-    for roce in [DATA, DATA, Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA }] {
-        let (_, outcome) = host.egress(&p, &roce.frame());
-        assert_eq!(outcome.departure_ns, Some(until_ns));
+    for roce in [DATA, DATA, REQUEST] {
+        assert_eq!(departure_ns(&mut host, &p, &roce), Some(until_ns));
         // The pause ends early.
-        host.times_ns[Time::PausedUntil3 as usize] = 0;
+        host.set_time(Time::PausedUntil3, 0);
         host.now_ns += 10;
     }
 }
 
 #[test]
 fn unpaused_packet_not_recorded_as_held() {
-    let p = params(enable_pfc);
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(enable_pfc), MockHost::new());
     host.egress(&p, &DATA.frame());
     let before = host.flow(&DATA.id());
-    let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
     host.now_ns += 1;
-    host.egress(&p, &request.frame());
+    host.egress(&p, &REQUEST.frame());
     assert_eq!((host.flow(&DATA.id()), host.count_of(Stat::RpPfcHeld)), (before, 0));
 }
 
@@ -159,8 +146,7 @@ fn unpaused_packet_not_recorded_as_held() {
 fn pause_never_exceeds_horizon() {
     let p = params(enable_pfc);
     let mut host = paused(60_000_000_000);
-    let (_, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!(outcome.departure_ns, Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
+    assert_eq!(departure_ns(&mut host, &p, &DATA), Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
 }
 
 #[test]
@@ -174,24 +160,22 @@ fn storm_action_forwards_or_drops() {
     ];
     for (storms, expected, departure_ns) in storms {
         let mut host = paused(512_000);
-        host.times_ns[Time::Storms as usize] = storms.word(host.now_ns);
+        host.set_storms(storms);
         let (verdict, outcome) = host.egress(&p, &DATA.frame());
         assert_eq!((verdict, outcome.departure_ns), (expected, departure_ns), "{storms:?}");
         assert_eq!(host.count_of(Stat::PfcWatchdogDrop), u64::from(expected == TcVerdict::Drop));
     }
     // After the last report has expired, the pause counts again, up to the horizon.
     let mut host = paused(60_000_000_000);
-    host.times_ns[Time::Storms as usize] = Storms { forwards: 8, drops: 0 }.word(host.now_ns);
+    host.set_storms(Storms { forwards: 8, drops: 0 });
     host.now_ns += STORM_AGE_NS + 100_000;
-    let (_, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!(outcome.departure_ns, Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
+    assert_eq!(departure_ns(&mut host, &p, &DATA), Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
 }
 
 #[test]
 fn pauses_ignored_unless_enabled() {
-    let p = params(|config| config.scalars.pacer = PACER_FQ);
+    let p = scalars(|s| s.pacer = PACER_FQ);
     let mut host = paused(512_000);
-    host.times_ns[Time::Storms as usize] = Storms { forwards: 0, drops: 0xff }.word(host.now_ns);
-    let (verdict, outcome) = host.egress(&p, &DATA.frame());
-    assert_eq!((verdict, outcome.departure_ns, host.counters.pause.held), (TcVerdict::Pass, None, [0; 8]));
+    host.set_storms(Storms { forwards: 0, drops: 0xff });
+    assert_eq!((departure_ns(&mut host, &p, &DATA), host.counters.pause.held), (None, [0; 8]));
 }

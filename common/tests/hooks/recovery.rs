@@ -1,20 +1,9 @@
 //! Trimmed packets and stale ACKs at their receiver.
 
-use dcqcn_common::flow::FlowId;
-use dcqcn_common::hooks::TcVerdict;
-use dcqcn_common::hooks::memory::PacketContext;
-use dcqcn_common::layout::{Pair, PairSource};
-use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE};
-use dcqcn_common::recovery::{Action, Settings};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
-use dcqcn_common::wire::nak::Macs;
+use super::*;
 
-use super::mock_host::{MockHost, params};
-use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, mac, qp};
-
-const ACK: Roce = Roce {
+/// An ACK of host 2.
+const REPLY: Roce = Roce {
     opcode: Opcode::RC_ACKNOWLEDGE,
     dest_qpn: SENDER_QPN,
     payload: 0,
@@ -27,9 +16,7 @@ const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: false, vid: 7, ethertype: Et
 
 /// Host 2, which answers trimmed packets.
 fn answers() -> Params {
-    params(|config| {
-        (config.scalars.trim_nak, config.scalars.tail_loss_probe) = (1, TAIL_LOSS_PROBE_FORCE);
-    })
+    scalars(|s| (s.trim_nak, s.tail_loss_probe) = (1, TAIL_LOSS_PROBE_FORCE))
 }
 
 /// The identity of the QP of host 2 to host 1.
@@ -44,10 +31,16 @@ fn trimmed(roce: &Roce) -> Vec<u8> {
     bytes
 }
 
-/// Host 2 after its ACK of the PSN of every packet here, 7, and a request that follows.
-fn acknowledged(p: &Params) -> MockHost {
+/// Host 2, which has the pair of the QPs.
+fn paired() -> MockHost {
     let mut host = MockHost::new();
     host.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
+    host
+}
+
+/// Host 2 after its ACK of the PSN of every packet here, 7, and a request that follows.
+fn acknowledged(p: &Params) -> MockHost {
+    let mut host = paired();
     // The first request shows this host's QPN; its ACK acknowledges what is before it.
     host.egress(p, &nak());
     host.ingress(p, &Roce { opcode: Opcode::RC_SEND_ONLY, ..DATA }.frame());
@@ -61,7 +54,7 @@ fn acknowledged(p: &Params) -> MockHost {
 
 /// The responder's NAK (PSN sequence error): all before PSN 7 has arrived.
 fn nak() -> Vec<u8> {
-    let mut bytes = ACK.frame();
+    let mut bytes = REPLY.frame();
     bytes[54] = 0x60;
     bytes
 }
@@ -72,7 +65,7 @@ fn trimmed_request_is_consumed_and_announced() {
     let mut host = acknowledged(&p);
     let (verdict, outcome) = host.ingress(&p, &trimmed(&DATA));
     assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Drop, Some(p.port.cnp_mark)));
-    assert_eq!(host.take_counted(), [(Stat::Trimmed, 1)]);
+    assert_eq!(host.counted_once(), [Stat::Trimmed]);
     assert_eq!(host.announced_requesters, [own()]);
     let rules = Settings { floor_ns: 20_000_000, limit: 1, takes_naks_in_reads: false };
     let requester = host.requesters[&own()];
@@ -80,8 +73,7 @@ fn trimmed_request_is_consumed_and_announced() {
     assert_eq!(requester.responder().macs(), Macs { dst: mac(1), src: mac(2) });
     // The NAK of the daemon.
     host.now_ns += 2_000_000;
-    let (_, outcome) =
-        host.egress_with(&p, &nak(), PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() });
+    let (_, outcome) = host.egress_with(&p, &nak(), PacketContext { mark: p.port.cnp_mark, ..HERE });
     assert_eq!((outcome.bytes, outcome.mark), (nak(), 0));
     assert_eq!(host.requesters[&own()].answer(rules, host.now_ns + 1_000_000_000, 0), Action::Idle);
 }
@@ -101,58 +93,52 @@ fn source_address_known_from_the_first_packet() {
 #[test]
 fn tpid_known_from_the_first_packet() {
     let mut inside = Roce { tag: Some(TAG), ..DATA }.frame();
-    let stripped =
-        |stripped_tpid| PacketContext { stripped_vid: 7, stripped_tpid, ..PacketContext::default() };
+    let stripped = |stripped_tpid| PacketContext { stripped_vid: 7, stripped_tpid, ..HERE };
     let tpid = |frame: &[u8], context| {
         let mut host = MockHost::new();
         host.egress_with(&answers(), frame, context);
         host.requesters.values().next().expect("a requester").tpid()
     };
-    assert_eq!(tpid(&inside, PacketContext::default()), EtherType::VLAN);
+    assert_eq!(tpid(&inside, HERE), EtherType::VLAN);
     assert_eq!(tpid(&DATA.frame(), stripped(0x8100)), EtherType::VLAN);
     assert_eq!(tpid(&DATA.frame(), stripped(0x88a8)), EtherType::QINQ);
     inside[12..14].copy_from_slice(&[0x88, 0xa8]);
-    assert_eq!(tpid(&inside, PacketContext::default()), EtherType::QINQ);
+    assert_eq!(tpid(&inside, HERE), EtherType::QINQ);
 }
 
 #[test]
 fn trimmed_packet_counts_as_marked() {
-    let p = answers();
-    let mut host = MockHost::new();
+    let (p, mut host) = (answers(), MockHost::new());
+    let clone = PacketContext { mark: p.port.cnp_mark, ..HERE };
     for (roce, counted) in [(DATA, vec![Stat::Trimmed]), (MARKED, vec![Stat::NpEcnMarked, Stat::Trimmed])] {
         host.now_ns += 1_000_000;
         let (verdict, outcome) = host.ingress(&p, &trimmed(&roce));
         assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Pass, Some(p.port.cnp_mark)), "no known QP");
-        assert_eq!(host.take_counted().into_iter().map(|(stat, _)| stat).collect::<Vec<_>>(), counted);
-        let clone = PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() };
+        assert_eq!(host.counted_once(), counted);
         let (verdict, outcome) = host.egress_with(&p, &trimmed(&roce), clone);
         assert_eq!((verdict, outcome.bytes), (TcVerdict::EnqueueAgain, roce.cnp(None)));
         host.take_counted();
     }
     // A datagram names its sender.
-    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 0x33, ..DATA };
+    let datagram = Roce { dest_qpn: 0x33, ..DATAGRAM };
     let (verdict, outcome) = host.ingress(&p, &trimmed(&datagram));
     assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Pass, Some(p.port.cnp_mark)));
-    let clone = PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() };
     let (_, outcome) = host.egress_with(&p, &trimmed(&datagram), clone);
     assert_eq!(outcome.bytes, datagram.cnp(Some(SENDER_QPN)));
     host.take_counted();
     // Not a clone.
     let (verdict, outcome) = host.egress(&p, &trimmed(&DATA));
     assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, trimmed(&DATA)));
-    assert_eq!(host.take_counted(), [(Stat::Trimmed, 1)]);
+    assert_eq!(host.counted_once(), [Stat::Trimmed]);
 }
 
 #[test]
 fn unanswerable_trimmed_packet_passes() {
     let p = answers();
-    let off = params(|config| config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
-    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA };
+    let off = scalars(|s| s.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
     let group = Roce { dst_mac: [3, 0, 0, 0, 0, 2], ..DATA };
-    let other_qp = Roce { dest_qpn: 0x77, ..DATA };
     let management = Roce { dest_qpn: 1, ..DATA };
-    for (p, roce) in [(&off, DATA), (&p, datagram), (&p, group), (&p, other_qp), (&p, management), (&p, ACK)]
-    {
+    for (p, roce) in [(&off, DATA), (&p, DATAGRAM), (&p, group), (&p, OTHER), (&p, management), (&p, REPLY)] {
         let mut host = acknowledged(p);
         let (verdict, outcome) = host.ingress(p, &trimmed(&roce));
         assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, trimmed(&roce)));
@@ -163,12 +149,11 @@ fn unanswerable_trimmed_packet_passes() {
 #[test]
 fn trimmed_read_response_is_announced() {
     let p = answers();
-    let mut host = MockHost::new();
-    host.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
+    let mut host = paired();
     // A requester's first packet may be the rest of a READ.
-    let mut first = Roce { opcode: Opcode::RC_SEND_ONLY, ..ACK }.frame();
+    let mut first = Roce { opcode: Opcode::RC_SEND_ONLY, ..REPLY }.frame();
     first[53] = 6;
-    let read = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..ACK };
+    let read = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..REPLY };
     for request in [first, read.frame()] {
         host.egress(&p, &request);
     }
@@ -181,7 +166,7 @@ fn trimmed_read_response_is_announced() {
 /// An ACK that was overtaken by the READ response behind it.
 #[test]
 fn stale_ack_is_dropped() {
-    let p = params(|config| config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
+    let p = scalars(|s| s.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
     let off = params(|_| {});
     // The syndrome is part of an ACK only.
     let with_psn = |roce: Roce, psn| {
@@ -190,13 +175,12 @@ fn stale_ack_is_dropped() {
         dcqcn_frames::seal(&mut bytes, roce.l3());
         bytes
     };
-    let ack = with_psn(Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA }, 7);
+    let ack = with_psn(ACK, 7);
     let response = with_psn(Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_FIRST, ..DATA }, 8);
     for (p, verdict) in [(&p, TcVerdict::Drop), (&off, TcVerdict::Pass)] {
-        let mut host = MockHost::new();
-        host.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
+        let mut host = paired();
         for (opcode, psn) in [(Opcode::RC_SEND_ONLY, 7), (Opcode::RC_RDMA_READ_REQUEST, 8)] {
-            host.egress(p, &with_psn(Roce { opcode, ..ACK }, psn));
+            host.egress(p, &with_psn(Roce { opcode, ..REPLY }, psn));
         }
         assert_eq!(host.ingress(p, &ack).0, TcVerdict::Pass);
         assert_eq!(host.ingress(p, &response).0, TcVerdict::Pass);

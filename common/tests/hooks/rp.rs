@@ -1,37 +1,23 @@
 //! The reaction point.
 
-use dcqcn_common::events::{EventKind, Table};
-use dcqcn_common::flow::{FlowId, QpId, RpHot, RpSet, set_index};
-use dcqcn_common::hooks::memory::{PacketContext, PacketOutcome};
-use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, htb_minor, htb_slot};
-use dcqcn_common::layout::{Cut, Pair, PairSource, Time, WAYS};
-use dcqcn_common::params::{
-    Config, PACER_FQ, PACER_HTB, PACER_NONE, Params, Port, QUEUE_SOURCE_BACKLOG, Switch,
-};
-use dcqcn_common::pfc::Storms;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
-
-use super::mock_host::{MockHost, SETS, params};
-use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, qp};
-
-const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
-const REQUEST: Roce = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
-const SECOND_NS: u64 = 1_000_000_000;
+use super::*;
 
 fn paced(pacer: u64) -> Params {
-    params(|config| {
-        let s = &mut config.scalars;
-        (s.pacer, s.pacing_credit_ns) = (pacer, 0);
-    })
+    scalars(|s| (s.pacer, s.pacing_credit_ns) = (pacer, 0))
 }
 
 fn send(host: &mut MockHost, p: &Params, roce: &Roce) -> PacketOutcome {
     let (verdict, outcome) = host.egress(p, &roce.frame());
     assert_eq!(verdict, TcVerdict::Pass);
     outcome
+}
+
+/// A host that has sent these packets; its counters are 0.
+fn host_after(p: &Params, sent: &[Roce]) -> MockHost {
+    let mut host = MockHost::new();
+    sent.iter().for_each(|roce| drop(send(&mut host, p, roce)));
+    host.take_counted();
+    host
 }
 
 fn cnp(host: &mut MockHost, p: &Params, roce: &Roce) -> TcVerdict {
@@ -63,23 +49,18 @@ fn cnp_cuts_only_its_flow() {
     for pacer in [PACER_FQ, PACER_HTB] {
         for roce in [DATA, Roce { v6: true, ..DATA }] {
             let p = paced(pacer);
-            let mut host = MockHost::new();
-            let other = Roce { dest_qpn: 0x77, ..roce };
-            send(&mut host, &p, &roce);
-            send(&mut host, &p, &other);
-            host.take_counted();
+            let other = Roce { dest_qpn: OTHER.dest_qpn, ..roce };
+            let mut host = host_after(&p, &[roce, other]);
             assert_eq!(cnp(&mut host, &p, &roce), TcVerdict::Pass);
-            assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
+            assert_eq!(host.counted_once(), [Stat::RoceCnp, Stat::RpCnpHandled]);
             let rates = |host: &MockHost, roce: &Roce| host.flow(&roce.id()).map(|flow| flow.hot.rates());
             assert_eq!(rates(&host, &roce), Some([500_000_000, 1_000_000_000]));
             assert_eq!(rates(&host, &other), Some([1_000_000_000; 2]));
-            assert_eq!(
-                host.only_event(EventKind::RateCut),
-                (roce.id().receiver, [500_000_000, 1_000_000_000])
-            );
+            let (id, values) = host.only_event(EventKind::RateCut);
+            assert_eq!((id, values), (roce.id().receiver, [500_000_000, 1_000_000_000]));
             let (set, way) = host.set_and_way(&p, &roce.id());
-            let cut = Cut { set, way: way as u32 };
-            assert_eq!(host.cuts, if pacer == PACER_HTB { vec![cut] } else { vec![] });
+            let cut = (pacer == PACER_HTB).then_some(Cut { set, way: way as u32 });
+            assert_eq!(host.cuts, Vec::from_iter(cut));
         }
     }
 }
@@ -94,8 +75,7 @@ fn on_wire(pacer: u64) -> Params {
 #[test]
 fn flow_at_wire_rate_needs_no_clock() {
     let p = on_wire(PACER_FQ);
-    let mut host = MockHost::new();
-    send(&mut host, &p, &DATA);
+    let mut host = host_after(&p, &[DATA]);
     let frame_ns = 8 * DATA.frame().len() as u64;
     // The first packet is on the wire; a coarse clock does not know that yet.
     (host.now_ns, host.coarse_lag_ns) = (host.now_ns + frame_ns, 1);
@@ -103,14 +83,10 @@ fn flow_at_wire_rate_needs_no_clock() {
     assert_eq!(send(&mut host, &p, &DATA).departure_ns, None);
     assert_ne!(host.clock_reads, 0);
     (host.now_ns, host.coarse_lag_ns, host.clock_reads) = (host.now_ns + frame_ns, 0, 0);
-    let at_once = PacketContext { departure_ns: 77, ..PacketContext::default() };
+    let at_once = PacketContext { departure_ns: 77, ..HERE };
     for _ in 0..5 {
         let (verdict, outcome) = host.egress_with(&p, &DATA.frame(), at_once);
-        assert_eq!(
-            (verdict, outcome.departure_ns),
-            (TcVerdict::Pass, Some(0)),
-            "no order but that of arrival"
-        );
+        assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Pass, Some(0)));
         assert!(outcome.hash.is_some(), "fq needs a flow's hash");
     }
     send(&mut host, &p, &ACK);
@@ -124,8 +100,7 @@ fn flow_at_wire_rate_needs_no_clock() {
 fn first_cnp_at_wire_rate_leaves_no_credit() {
     let mut p = on_wire(PACER_FQ);
     p.hot.pacing_credit_ns = 1_000_000_000;
-    let mut host = MockHost::new();
-    send(&mut host, &p, &DATA);
+    let mut host = host_after(&p, &[DATA]);
     (host.now_ns, host.clock_reads) = (host.now_ns + SECOND_NS / 2, 0);
     send(&mut host, &p, &DATA);
     assert_eq!(host.clock_reads, 0);
@@ -139,14 +114,13 @@ fn first_cnp_at_wire_rate_leaves_no_credit() {
 #[test]
 fn queued_packets_at_wire_rate_keep_order() {
     let p = on_wire(PACER_FQ);
-    let mut host = MockHost::new();
-    send(&mut host, &p, &DATA);
+    let mut host = host_after(&p, &[DATA]);
     cnp(&mut host, &p, &DATA);
     send(&mut host, &p, &DATA);
     // Recovered, with a packet of the slow time still queued.
-    flow(&mut host, &p, &DATA.id()).machine.rate_bps = p.rp.line_rate_bps;
-    flow(&mut host, &p, &DATA.id()).machine.target_bps = p.rp.line_rate_bps;
-    let queued_until_ns = flow(&mut host, &p, &DATA.id()).next_ns;
+    let state = flow(&mut host, &p, &DATA.id());
+    (state.machine.rate_bps, state.machine.target_bps) = (p.rp.line_rate_bps, p.rp.line_rate_bps);
+    let queued_until_ns = state.next_ns;
     assert!(queued_until_ns > host.now_ns);
     assert_eq!(send(&mut host, &p, &DATA).departure_ns, Some(queued_until_ns));
 }
@@ -169,8 +143,7 @@ fn link_slower_than_wire_is_paced() {
 #[test]
 fn cnp_with_sender_qpn_resolves_pair() {
     let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
-    send(&mut host, &p, &DATA);
+    let mut host = host_after(&p, &[DATA]);
     let frame = DATA.cnp(Some(SENDER_QPN));
     assert_eq!(host.ingress(&p, &frame).0, TcVerdict::TrySiblings);
     assert_eq!(host.count_of(Stat::RpCnpUnknownFlow), 1);
@@ -181,31 +154,36 @@ fn cnp_with_sender_qpn_resolves_pair() {
 
 #[test]
 fn handled_cnp_consumed_if_enabled() {
-    let p = params(|config| config.scalars.cnp_consume = 1);
-    let mut host = MockHost::new();
-    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
-    send(&mut host, &p, &DATA);
-    host.take_counted();
+    let p = scalars(|s| s.cnp_consume = 1);
+    assert_eq!(cnp(&mut MockHost::new(), &p, &DATA), TcVerdict::TrySiblings);
+    let mut host = host_after(&p, &[DATA]);
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::Drop);
-    assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceCnp, Stat::RpCnpHandled]);
     host.now_ns += 1;
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::Drop);
-    assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
-    let forwarded = PacketContext { is_for_other_host: true, ..PacketContext::default() };
-    assert_eq!(
-        host.ingress_with(&p, &DATA.cnp(None), forwarded).0,
-        TcVerdict::Pass,
-        "of a sender behind this host"
-    );
+    assert_eq!(host.counted_once(), [Stat::RoceCnp, Stat::RpCnpIgnored, Stat::RpCnpTooSoon]);
+    // Of a sender behind this host.
+    let forwarded = PacketContext { is_for_other_host: true, ..HERE };
+    assert_eq!(host.ingress_with(&p, &DATA.cnp(None), forwarded).0, TcVerdict::Pass);
     host.take_counted();
     let mut damaged = DATA.cnp(None);
     *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(host.ingress(&p, &damaged).0, TcVerdict::Pass);
-    assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceCnp, Stat::RpCnpIgnored, Stat::RpCnpInvalid]);
 }
 
 const fn tag(vid: u16) -> Option<VlanTagRepr> {
     Some(VlanTagRepr { pcp: 0, dei: false, vid, ethertype: EtherType::VLAN })
+}
+
+/// Packets of a flow.
+fn packets(host: &MockHost, roce: &Roce) -> Option<u64> {
+    host.flow(&roce.id()).map(|flow| flow.hot.packets)
+}
+
+/// CNPs that have cut a flow.
+fn cut(host: &MockHost, roce: &Roce) -> Option<u32> {
+    host.flow(&roce.id()).map(|flow| flow.cnps.handled)
 }
 
 /// Two tenants of one port, in VLANs 10 and 20, with equal addresses and QPNs.
@@ -214,17 +192,13 @@ fn tenants_in_two_vlans_have_two_flows() {
     let p = paced(PACER_FQ);
     for v6 in [false, true] {
         let [a, b] = [10, 20].map(|vid| Roce { tag: tag(vid), v6, ..DATA });
-        let mut host = MockHost::new();
-        for roce in [a, b, b] {
-            send(&mut host, &p, &roce);
-        }
-        let packets = |host: &MockHost, roce: &Roce| host.flow(&roce.id()).map(|flow| flow.hot.packets);
+        let mut host = host_after(&p, &[a, b, b]);
         assert_eq!([a, b].map(|roce| packets(&host, &roce)), [Some(1), Some(2)]);
         // A CNP cuts the flow with its own tag, whichever is in the packet and whichever next to it.
         cnp(&mut host, &p, &b);
-        let cut = |host: &MockHost, roce: &Roce| host.flow(&roce.id()).map(|flow| flow.cnps.handled);
+
         assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(0), Some(1)]);
-        let stripped = PacketContext { stripped_vid: 10, ..PacketContext::default() };
+        let stripped = PacketContext { stripped_vid: 10, ..HERE };
         host.ingress_with(&p, &Roce { tag: None, ..a }.cnp(None), stripped);
         assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(1), Some(1)]);
         assert_eq!(host.count_of(Stat::RpCnpOtherVlan), 0);
@@ -241,27 +215,20 @@ fn tenants_in_two_vlans_have_two_flows() {
 fn cnp_with_another_tag_cuts_the_only_flow() {
     let p = paced(PACER_FQ);
     for (sent, answered) in [(tag(10), None), (None, tag(10)), (tag(10), tag(20))] {
-        let mut host = MockHost::new();
         let roce = Roce { tag: sent, ..DATA };
-        send(&mut host, &p, &roce);
-        host.take_counted();
+        let mut host = host_after(&p, &[roce]);
         cnp(&mut host, &p, &Roce { tag: answered, ..DATA });
-        assert_eq!(
-            host.take_counted(),
-            [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1), (Stat::RpCnpOtherVlan, 1)]
-        );
+        assert_eq!(host.counted_once(), [Stat::RoceCnp, Stat::RpCnpHandled, Stat::RpCnpOtherVlan]);
         assert_eq!(host.only_event(EventKind::RateCut).0, roce.id().receiver, "the flow's VLAN");
-        assert_eq!(host.flow(&roce.id()).map(|flow| flow.cnps.handled), Some(1));
+        assert_eq!(cut(&host, &roce), Some(1));
     }
 }
 
 #[test]
 fn priority_tag_is_no_vlan() {
     let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
-    send(&mut host, &p, &DATA);
-    send(&mut host, &p, &Roce { tag: tag(0), ..DATA });
-    assert_eq!(host.flow(&DATA.id()).map(|flow| flow.hot.packets), Some(2));
+    let host = host_after(&p, &[DATA, Roce { tag: tag(0), ..DATA }]);
+    assert_eq!(packets(&host, &DATA), Some(2));
 }
 
 /// A learned pair applies to its VLAN; one added by the daemon to every VLAN.
@@ -272,14 +239,12 @@ fn learned_pair_is_of_one_vlan() {
     for (source, is_handled) in
         [(PairSource::Cm, false), (PairSource::Rdma, true), (PairSource::Static, true)]
     {
-        let mut host = MockHost::new();
-        send(&mut host, &p, &a);
-        send(&mut host, &p, &b);
+        let mut host = host_after(&p, &[a, b]);
         let vlan = if source == PairSource::Cm { 10 } else { 0 };
         host.pairs.insert(QpId { vlan, ..qp(1, SENDER_QPN) }, Pair::new(RECEIVER_QPN, source));
         host.ingress(&p, &b.cnp(Some(SENDER_QPN)));
         assert_eq!(host.count_of(Stat::RpCnpHandled), u64::from(is_handled), "{source:?}");
-        assert_eq!(host.flow(&a.id()).map(|flow| flow.cnps.handled), Some(0));
+        assert_eq!(cut(&host, &a), Some(0));
     }
 }
 
@@ -287,23 +252,19 @@ fn learned_pair_is_of_one_vlan() {
 #[test]
 fn super_packet_is_charged_by_segment() {
     const SEGMENT: usize = 1_056;
-    let p = params(|config| {
-        let s = &mut config.scalars;
-        (s.cp_enable, s.pacer, s.pacing_credit_ns, s.wire_overhead_bytes) = (1, PACER_FQ, 0, 24);
-    });
+    let p =
+        scalars(|s| (s.cp_enable, s.pacer, s.pacing_credit_ns, s.wire_overhead_bytes) = (1, PACER_FQ, 0, 24));
     let bth_at = 14 + 20 + 8;
     let roce = Roce { payload: 16 * SEGMENT - 12 - 4, ..DATA };
     let frame = roce.frame();
     assert_eq!(frame.len(), bth_at + 16 * SEGMENT);
     let bytes = 16 * (bth_at + SEGMENT) as u64;
     let mut host = MockHost::new();
-    let context = PacketContext { segment_bytes: SEGMENT as u32, ..PacketContext::default() };
+    let context = PacketContext { segment_bytes: SEGMENT as u32, ..HERE };
     host.egress_with(&p, &frame, context);
     assert_eq!(host.take_counted(), [(Stat::RoceData, 16), (Stat::RpFlowNew, 1), (Stat::GsoPackets, 1)]);
-    assert_eq!(
-        (host.counters.class[3].packets, host.counters.class[3].bytes, host.counters.class[3].ect_packets),
-        (16, bytes, 16)
-    );
+    let class = host.counters.class[3];
+    assert_eq!((class.packets, class.bytes, class.ect_packets), (16, bytes, 16));
     let wire_bytes = bytes + 16 * 24;
     assert!(p.drain[3].depth_bytes(host.queues[3], host.now_ns).abs_diff(wire_bytes) <= 1);
     let flow = host.flow(&roce.id()).map(|flow| (flow.hot.packets, flow.hot.bytes, flow.hot.next_ns));
@@ -322,62 +283,46 @@ fn super_packet_is_charged_by_segment() {
     host.ingress_with(&p, &marked.frame(), context);
     assert_eq!(host.count_of(Stat::NpCnpSuppressed), 31);
     let for_other = PacketContext { is_for_other_host: true, ..context };
-    host.ingress_with(&p, &Roce { dest_qpn: 0x77, ..marked }.frame(), for_other);
+    host.ingress_with(&p, &Roce { dest_qpn: OTHER.dest_qpn, ..marked }.frame(), for_other);
     assert_eq!(host.count_of(Stat::NpNotForHost), 16);
 }
 
 #[test]
 fn segments_counted_whatever_delays_them() {
-    type Case = (fn(&mut Config), fn(&mut MockHost), &'static [Stat]);
+    type Case = (fn(&mut Scalars), fn(&mut MockHost), &'static [Stat]);
     let cases: [Case; 7] = [
         (|_| {}, |_| {}, &[Stat::RpPaced]),
-        (|config| config.scalars.rpg_max_rate_bps = 10_000_000, |_| {}, &[Stat::RpHorizonPass]),
-        (
-            |config| {
-                (config.scalars.rpg_max_rate_bps, config.scalars.pacing_horizon_drop) = (10_000_000, 1);
-            },
-            |_| {},
-            &[Stat::RpHorizonDrop],
-        ),
+        (|s| s.rpg_max_rate_bps = 10_000_000, |_| {}, &[Stat::RpHorizonPass]),
+        (|s| (s.rpg_max_rate_bps, s.pacing_horizon_drop) = (10_000_000, 1), |_| {}, &[Stat::RpHorizonDrop]),
         (
             |_| {},
-            |host| host.times_ns[Time::PausedUntil3 as usize] = host.now_ns + 1_000,
+            |host| host.set_time(Time::PausedUntil3, host.now_ns + 1_000),
             &[Stat::RpPaced, Stat::RpPfcHeld],
         ),
-        (
-            |_| {},
-            |host| {
-                host.times_ns[Time::Storms as usize] = Storms { forwards: 0, drops: 8 }.word(host.now_ns);
-            },
-            &[Stat::PfcWatchdogDrop],
-        ),
+        (|_| {}, |host| host.set_storms(Storms { forwards: 0, drops: 8 }), &[Stat::PfcWatchdogDrop]),
         (|_| {}, |host| host.fill(&paced(PACER_FQ).rp, host.now_ns + 1), &[Stat::RpTableFull]),
         (
-            |config| {
-                let s = &mut config.scalars;
-                (s.cp_enable, s.pacer, s.queue_source) = (1, PACER_NONE, QUEUE_SOURCE_BACKLOG);
-            },
+            |s| (s.cp_enable, s.pacer, s.queue_source) = (1, PACER_NONE, QUEUE_SOURCE_BACKLOG),
             |_| {},
             &[Stat::CpBacklogStale],
         ),
     ];
     // Four segments, which take longer than the horizon at 10 Mbit/s.
-    let (large, context) =
-        (Roce { payload: 2_000, ..DATA }, PacketContext { segment_bytes: 504, ..PacketContext::default() });
+    let (large, context) = (Roce { payload: 2_000, ..DATA }, PacketContext { segment_bytes: 504, ..HERE });
     for (change, prepare, expected) in cases {
         let p = params(|config| {
             let s = &mut config.scalars;
-            (s.pacer, s.pacing_credit_ns, s.pacing_horizon_ns, config.pfc[3].rx) =
-                (PACER_FQ, 0, 1_000_000, 1);
-            change(config);
+            (s.pacer, s.pacing_credit_ns, s.pacing_horizon_ns) = (PACER_FQ, 0, 1_000_000);
+            config.pfc[3].rx = 1;
+            change(&mut config.scalars);
         });
         let mut host = MockHost::new();
         host.egress_with(&p, &large.frame(), context);
         prepare(&mut host);
         host.take_counted();
         host.egress_with(&p, &large.frame(), context);
-        let counted: Vec<_> = host.take_counted().into_iter().filter(|(_, packets)| *packets == 4).collect();
-        let counted: Vec<_> = counted.into_iter().map(|(stat, _)| stat).collect();
+        let counted = host.take_counted().into_iter().filter(|(_, packets)| *packets == 4);
+        let counted: Vec<_> = counted.map(|(stat, _)| stat).collect();
         assert_eq!(counted, [&[Stat::RoceData], expected].concat());
         assert_eq!(host.counters.pause.held[3], if expected.contains(&Stat::RpPfcHeld) { 4 } else { 0 });
     }
@@ -391,9 +336,7 @@ fn segments_counted_whatever_delays_them() {
 #[test]
 fn cnp_for_no_flow_needs_no_icrc() {
     let p = params(|_| {});
-    let mut host = MockHost::new();
-    send(&mut host, &p, &DATA);
-    host.take_counted();
+    let mut host = host_after(&p, &[DATA]);
     let unknown = Roce { dest_qpn: 0x99, ..DATA };
     for (roce, last, expected) in [
         (DATA, 1, Stat::RpCnpInvalid),
@@ -410,65 +353,46 @@ fn cnp_for_no_flow_needs_no_icrc() {
 
 #[test]
 fn cnp_of_sibling_counted_once() {
-    let p = params(|_| {});
-    let mut host = MockHost::new();
+    let (p, mut host) = (params(|_| {}), MockHost::new());
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
-    assert_eq!(
-        host.take_counted(),
-        [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)]
-    );
+    assert_eq!(host.counted_once(), [Stat::RoceCnp, Stat::RpCnpIgnored, Stat::RpCnpUnknownFlow]);
     host.is_from_sibling = true;
-    assert_eq!((cnp(&mut host, &p, &DATA), host.take_counted()), (TcVerdict::TrySiblings, vec![]));
+    let result = |host: &mut MockHost, p| (cnp(host, p, &DATA), host.counted_once());
+    assert_eq!(result(&mut host, &p), (TcVerdict::TrySiblings, vec![]));
     send(&mut host, &p, &DATA);
     host.take_counted();
-    assert_eq!(
-        (cnp(&mut host, &p, &DATA), host.take_counted()),
-        (TcVerdict::Pass, vec![(Stat::RpCnpHandled, 1)])
-    );
+    assert_eq!(result(&mut host, &p), (TcVerdict::Pass, vec![Stat::RpCnpHandled]));
     // Without reaction points here it passes unchanged.
-    let off = params(|config| config.scalars.rp_enable = 0);
-    assert_eq!((cnp(&mut host, &off, &DATA), host.take_counted()), (TcVerdict::TrySiblings, vec![]));
+    let off = scalars(|s| s.rp_enable = 0);
+    assert_eq!(result(&mut host, &off), (TcVerdict::TrySiblings, vec![]));
     host.is_from_sibling = false;
-    assert_eq!(
-        (cnp(&mut host, &off, &DATA), host.take_counted()),
-        (TcVerdict::Pass, vec![(Stat::RoceCnp, 1)])
-    );
+    assert_eq!(result(&mut host, &off), (TcVerdict::Pass, vec![Stat::RoceCnp]));
 }
 
 #[test]
 fn locked_flow_is_not_cut() {
     let p = params(|_| {});
-    let mut host = MockHost::new();
-    send(&mut host, &p, &DATA);
+    let mut host = host_after(&p, &[DATA]);
     flow(&mut host, &p, &DATA.id()).lock = 1;
-    host.take_counted();
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
-    let unknown = [(Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)];
-    assert_eq!(host.take_counted(), [&[(Stat::RoceCnp, 1)], &unknown[..], &[(Stat::TableBusy, 1)]].concat());
+    let unknown = [Stat::RoceCnp, Stat::RpCnpIgnored, Stat::RpCnpUnknownFlow, Stat::TableBusy];
+    assert_eq!(host.counted_once(), unknown);
 }
 
 #[test]
 fn flow_not_stored_without_line_rate() {
-    let p = params(|config| (config.scalars.link_rate_bps, config.scalars.pacer) = (0, PACER_FQ));
-    let mut host = MockHost::new();
-    assert_eq!(send(&mut host, &p, &DATA), PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() });
+    let (p, mut host) = (scalars(|s| (s.link_rate_bps, s.pacer) = (0, PACER_FQ)), MockHost::new());
+    assert_eq!(send(&mut host, &p, &DATA), with_bytes(DATA.frame()));
     assert_eq!(host.flow(&DATA.id()), None);
 }
 
 #[test]
 fn udp_socket_traffic_is_not_a_flow() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
-    let (_, outcome) = host.egress_with(
-        &p,
-        &DATA.frame(),
-        PacketContext { is_from_process: true, ..PacketContext::default() },
-    );
-    assert_eq!(outcome, PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() });
-    assert_eq!(
-        (host.take_counted(), host.flow(&DATA.id())),
-        (vec![(Stat::RoceData, 1), (Stat::RpFromProcess, 1)], None)
-    );
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
+    let (_, outcome) = host.egress_with(&p, &DATA.frame(), PacketContext { is_from_process: true, ..HERE });
+    assert_eq!(outcome, with_bytes(DATA.frame()));
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpFromProcess]);
+    assert_eq!(host.flow(&DATA.id()), None);
 }
 
 /// At 1 Gbit/s a frame of data takes 8 ns a byte. The two sequences of a QP have separate hashes.
@@ -477,38 +401,35 @@ fn data_paced_control_in_order() {
     let p = paced(PACER_FQ);
     let (roce, hash) = of_parity(&p, 1);
     let mut host = MockHost::new();
-    let first = send(&mut host, &p, &roce);
-    assert_eq!((first.hash, first.departure_ns, first.priority), (Some(hash), None, None));
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1)]);
     let turn_ns = host.now_ns + roce.frame().len() as u64 * 8;
-    let second = send(&mut host, &p, &roce);
-    assert_eq!((second.hash, second.departure_ns), (Some(hash), Some(turn_ns)));
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
-    let request = send(&mut host, &p, &Roce { opcode: REQUEST.opcode, payload: 0, ..roce });
-    assert_eq!((request.hash, request.departure_ns), (Some(hash), Some(turn_ns)));
-    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
-    let ack = send(&mut host, &p, &Roce { opcode: ACK.opcode, payload: 0, ..roce });
-    assert_eq!((ack.hash, ack.departure_ns), (Some(hash ^ 1), None));
-    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
-    assert_eq!(host.flow(&roce.id()).map(|flow| flow.hot.packets), Some(2));
+    let request = Roce { opcode: REQUEST.opcode, payload: 0, ..roce };
+    let ack = Roce { opcode: ACK.opcode, payload: 0, ..roce };
+    for (packet, hash, departure_ns, counted) in [
+        (roce, hash, None, &[Stat::RoceData, Stat::RpFlowNew][..]),
+        (roce, hash, Some(turn_ns), &[Stat::RoceData, Stat::RpPaced]),
+        (request, hash, Some(turn_ns), &[Stat::RoceControl, Stat::RpInOrder]),
+        (ack, hash ^ 1, None, &[Stat::RoceControl]),
+    ] {
+        let outcome = send(&mut host, &p, &packet);
+        assert_eq!((outcome.hash, outcome.departure_ns, outcome.priority), (Some(hash), departure_ns, None));
+        assert_eq!(host.counted_once(), counted);
+    }
+    assert_eq!(packets(&host, &roce), Some(2));
 }
 
 #[test]
 fn departure_time_replaces_rxe_stamp() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
-    let (_, outcome) =
-        host.egress_with(&p, &DATA.frame(), PacketContext { departure_ns: 5, ..PacketContext::default() });
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
+    let (_, outcome) = host.egress_with(&p, &DATA.frame(), PacketContext { departure_ns: 5, ..HERE });
     assert_eq!((outcome.departure_ns, host.count_of(Stat::RpPaced)), (Some(host.now_ns), 0));
 }
 
 #[test]
 fn cut_flow_has_htb_class() {
     let p = paced(PACER_HTB);
-    let mut host = MockHost::new();
     // In a set in which it is not first.
     let other = at_the_same_home(&p).next().unwrap_or_else(|| unreachable!("one of 32"));
-    send(&mut host, &p, &other);
+    let mut host = host_after(&p, &[other]);
     let outcome = send(&mut host, &p, &DATA);
     assert_eq!((outcome.priority, outcome.departure_ns, outcome.hash), (None, None, None));
     cnp(&mut host, &p, &DATA);
@@ -516,16 +437,12 @@ fn cut_flow_has_htb_class() {
     let (set, way) = host.set_and_way(&p, &DATA.id());
     let minor = 0x100 + set * WAYS as u32 + way as u32;
     assert_eq!(send(&mut host, &p, &DATA).priority, Some(0xdc00_0000 | minor));
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpPaced]);
     assert_eq!(send(&mut host, &p, &REQUEST).priority, Some(0xdc00_0000 | minor));
-    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceControl, Stat::RpInOrder]);
     assert_eq!(send(&mut host, &p, &other).priority, None);
     // Without a pacer no cut is reported.
-    let none = paced(0);
-    assert_eq!(
-        send(&mut host, &none, &DATA),
-        PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() }
-    );
+    assert_eq!(send(&mut host, &paced(PACER_NONE), &DATA), with_bytes(DATA.frame()));
 }
 
 #[test]
@@ -549,9 +466,9 @@ fn cut_flow_without_htb_class_counted() {
     }
     host.take_counted();
     assert_eq!(send(&mut host, &p, &last).priority, None);
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpUnpaced, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpUnpaced]);
     assert!(send(&mut host, &p, &other).priority.is_some());
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpPaced]);
 }
 
 #[test]
@@ -574,31 +491,23 @@ fn htb_classes_end_with_their_handles() {
 #[test]
 fn ud_datagram_makes_pair() {
     let p = paced(PACER_FQ);
-    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA };
-    let mut host = MockHost::new();
-    send(&mut host, &p, &datagram);
+    let mut host = host_after(&p, &[DATAGRAM]);
     let learned = Pair { qpn: RECEIVER_QPN, source: PairSource::Datagram as u32, addr: qp(2, 0).addr };
     assert_eq!(host.pairs.get(&qp(1, SENDER_QPN)), Some(&learned));
-    assert_eq!(
-        host.only_event(EventKind::FlowPaired),
-        (qp(1, SENDER_QPN), [RECEIVER_QPN.into(), PairSource::Datagram as u64])
-    );
+    let (id, values) = host.only_event(EventKind::FlowPaired);
+    assert_eq!((id, values), (qp(1, SENDER_QPN), [RECEIVER_QPN.into(), PairSource::Datagram as u64]));
     // The first counts: of several receivers a CNP could mean any.
-    send(&mut host, &p, &Roce { dest_qpn: 0x77, ..datagram });
+    send(&mut host, &p, &Roce { dest_qpn: OTHER.dest_qpn, ..DATAGRAM });
     assert_eq!(host.pairs.get(&qp(1, SENDER_QPN)), Some(&learned));
 }
 
 /// Two packets of a flow cut to 10 Mbit/s: the third is beyond a horizon of a millisecond.
 fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (MockHost, TcVerdict, PacketOutcome) {
-    let p = params(|config| {
-        let s = &mut config.scalars;
-        (s.pacer, s.pacing_credit_ns) = (PACER_FQ, 0);
+    let p = scalars(|s| {
+        (s.pacer, s.pacing_credit_ns, s.pacing_horizon_drop) = (PACER_FQ, 0, pacing_horizon_drop);
         (s.rpg_max_rate_bps, s.pacing_horizon_ns) = (10_000_000, 1_000_000);
-        s.pacing_horizon_drop = pacing_horizon_drop;
     });
-    let mut host = MockHost::new();
-    send(&mut host, &p, &Roce { payload: 2_000, dest_qpn: last.dest_qpn, ..DATA });
-    host.take_counted();
+    let mut host = host_after(&p, &[Roce { payload: 2_000, dest_qpn: last.dest_qpn, ..DATA }]);
     let (verdict, outcome) = host.egress(&p, &last.frame());
     (host, verdict, outcome)
 }
@@ -608,10 +517,10 @@ fn beyond_horizon_leaves_at_horizon() {
     let (mut host, verdict, outcome) = beyond_the_horizon(0, &DATA);
     assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Pass, Some(host.now_ns + 1_000_000)));
     assert!(outcome.hash.is_some());
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpHorizonPass, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpHorizonPass]);
     assert!(host.events.is_empty());
     let last_ns = host.flow(&DATA.id()).map(|flow| flow.hot.last_ns);
-    assert_eq!(last_ns, Some([host.now_ns + 1_000_000, 0]), "what has no data comes behind it");
+    assert_eq!(last_ns, Some([host.now_ns + 1_000_000, 0]));
 }
 
 #[test]
@@ -628,7 +537,7 @@ fn response_beyond_horizon_keeps_order() {
 fn beyond_horizon_dropped_if_enabled() {
     let (mut host, verdict, outcome) = beyond_the_horizon(1, &DATA);
     assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Drop, None));
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpHorizonDrop, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpHorizonDrop]);
     assert_eq!(host.only_event(EventKind::HorizonDrop), (DATA.id().receiver, [DATA.frame().len() as u64, 0]));
     assert_eq!(host.flow(&DATA.id()).map(|flow| flow.hot.last_ns), Some([host.now_ns, 0]), "it never leaves");
 }
@@ -638,9 +547,7 @@ fn beyond_horizon_dropped_if_enabled() {
 fn contended_flow_keeps_order() {
     for pacer in [PACER_FQ, PACER_HTB] {
         let p = paced(pacer);
-        let mut host = MockHost::new();
-        send(&mut host, &p, &DATA);
-        send(&mut host, &p, &DATA);
+        let mut host = host_after(&p, &[DATA, DATA]);
         cnp(&mut host, &p, &DATA);
         let state = flow(&mut host, &p, &DATA.id());
         (state.lock, state.last_ns) = (1, [2 * SECOND_NS, 3 * SECOND_NS]);
@@ -669,57 +576,42 @@ fn contended_flow_keeps_order() {
 /// The first is in its primary way, the second in the neighbouring way, the others in any empty way.
 #[test]
 fn displaced_flow_found_again() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
     let flows: Vec<Roce> = at_the_same_home(&p).take(WAYS - 1).chain([DATA]).collect();
-    for _ in 0..3 {
-        for flow in &flows {
-            send(&mut host, &p, flow);
-        }
-    }
-    assert_eq!(
-        (flows.len(), host.count_of(Stat::RpFlowNew), host.count_of(Stat::RpFlowEvicted)),
-        (WAYS, 8, 0)
-    );
+    flows.repeat(3).iter().for_each(|roce| drop(send(&mut host, &p, roce)));
+    let counted = [Stat::RpFlowNew, Stat::RpFlowEvicted].map(|stat| host.count_of(stat));
+    assert_eq!((flows.len(), counted), (WAYS, [8, 0]));
     let home = host.set_and_way(&p, &flows[0].id()).1;
     let ways: Vec<usize> = flows.iter().map(|flow| host.set_and_way(&p, &flow.id()).1 ^ home).collect();
     assert_eq!(ways, [0, 1, 2, 3, 4, 5, 6, 7]);
-    assert!(flows.iter().all(|flow| host.flow(&flow.id()).is_some_and(|flow| flow.hot.packets == 3)));
+    assert!(flows.iter().all(|flow| packets(&host, flow) == Some(3)));
 }
 
 #[test]
 fn full_set_evicts_longest_silent_or_none() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
     host.fill(&p.rp, SECOND_NS / 2);
     // A QP that sends no data needs no slot.
     send(&mut host, &p, &REQUEST);
-    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceControl]);
     send(&mut host, &p, &DATA);
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1), (Stat::RpFlowEvicted, 1)]);
-    assert_eq!(
-        host.only_event(EventKind::TableFull),
-        (DATA.id().receiver, [SECOND_NS / 2, Table::Rp as u64])
-    );
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpFlowNew, Stat::RpFlowEvicted]);
+    let (id, values) = host.only_event(EventKind::TableFull);
+    assert_eq!((id, values), (DATA.id().receiver, [SECOND_NS / 2, Table::Rp as u64]));
     let mut host = MockHost::new();
     host.fill(&p.rp, 2 * SECOND_NS);
     let outcome = send(&mut host, &p, &DATA);
-    assert_eq!(outcome, PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() });
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpTableFull, 1)]);
+    assert_eq!(outcome, with_bytes(DATA.frame()));
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpTableFull]);
     send(&mut host, &p, &REQUEST);
-    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
+    assert_eq!(host.counted_once(), [Stat::RoceControl]);
 }
 
 #[test]
 fn locked_set_admits_no_flow() {
-    let p = paced(PACER_FQ);
-    let mut host = MockHost::new();
-    for set in 0..SETS as usize {
-        host.rp[set].lock = 1;
-    }
+    let (p, mut host) = (paced(PACER_FQ), MockHost::new());
+    host.rp.iter_mut().for_each(|set| set.lock = 1);
     send(&mut host, &p, &DATA);
-    assert_eq!(
-        (host.take_counted(), host.flow(&DATA.id())),
-        (vec![(Stat::RoceData, 1), (Stat::TableBusy, 1)], None)
-    );
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::TableBusy]);
+    assert_eq!(host.flow(&DATA.id()), None);
 }

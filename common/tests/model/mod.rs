@@ -94,7 +94,6 @@ struct Timers {
     increase_ns: Option<u64>,
 }
 
-/// The flow.
 pub(crate) struct Model {
     parameters: Parameters,
     timers: Option<Timers>,
@@ -152,17 +151,14 @@ impl Model {
             let quiet_until_ns = if self.cut_cnp { check_ns.min(now_ns) } else { now_ns };
             if timers.alpha_ns == next_ns {
                 let is_quiet = self.alpha == 0.0 && !self.alpha_cnp;
-                let expiries =
-                    whole_while(is_quiet, quiet_until_ns, next_ns, self.parameters.alpha_period_ns);
+                let period_ns = self.parameters.alpha_period_ns;
+                let expiries = whole_while(is_quiet, quiet_until_ns, next_ns, period_ns);
                 self.end_alpha_period();
-                self.set_timers(Timers {
-                    alpha_ns: next_ns + expiries * self.parameters.alpha_period_ns,
-                    ..timers
-                });
+                self.timers = Some(Timers { alpha_ns: next_ns + expiries * period_ns, ..timers });
             } else if let Some(firmware) = self.parameters.firmware.as_ref().filter(|_| check_ns == next_ns) {
                 let expiries = whole_while(!self.cut_cnp, now_ns, next_ns, firmware.check_period_ns);
                 let check_ns = Some(next_ns + expiries * firmware.check_period_ns);
-                self.set_timers(Timers { check_ns, ..timers });
+                self.timers = Some(Timers { check_ns, ..timers });
                 if self.cut_cnp {
                     self.cut(next_ns);
                 }
@@ -172,16 +168,11 @@ impl Model {
                 let quiet_until_ns = if self.cut_cnp { quiet_until_ns - 1 } else { quiet_until_ns };
                 let expiries = whole_while(is_quiet, quiet_until_ns.max(next_ns), next_ns, period_ns);
                 self.increase(|model| model.time_stage += expiries);
-                self.set_timers(Timers { increase_ns: Some(next_ns + expiries * period_ns), ..timers });
+                self.timers = Some(Timers { increase_ns: Some(next_ns + expiries * period_ns), ..timers });
             }
         }
     }
 
-    fn set_timers(&mut self, timers: Timers) {
-        self.timers = Some(timers);
-    }
-
-    /// A packet leaves.
     pub(crate) fn send(&mut self, bytes: u64) {
         let is_idle = self.parameters.firmware.is_some() && self.timers.is_none();
         let Some(limit) = self.parameters.byte_counter.filter(|_| !is_idle) else { return };
@@ -193,7 +184,6 @@ impl Model {
         }
     }
 
-    /// A CNP arrives.
     pub(crate) fn cnp(&mut self, now_ns: u64) {
         let p = &self.parameters;
         let increase_ns = p.timer_ns.map(|period_ns| now_ns + period_ns);
@@ -202,14 +192,13 @@ impl Model {
             let raised = (1.0 - p.gain) * self.alpha;
             // The product is rounded before the gain is added, as integers do it.
             let raised = p.held(p.held(raised) + p.gain);
-            self.set_timers(Timers { alpha_ns, check_ns: None, increase_ns });
+            self.timers = Some(Timers { alpha_ns, check_ns: None, increase_ns });
             self.cut(now_ns);
             self.alpha = raised;
             return;
         };
         if self.timers.is_some() {
-            self.alpha_cnp = true;
-            self.cut_cnp = true;
+            (self.alpha_cnp, self.cut_cnp) = (true, true);
             return;
         }
         match firmware.first_cnp_rate_bps {
@@ -221,10 +210,9 @@ impl Model {
         }
         self.alpha = p.held(p.initial_alpha);
         let check_ns = Some(now_ns + firmware.check_period_ns);
-        self.set_timers(Timers { alpha_ns, check_ns, increase_ns });
+        self.timers = Some(Timers { alpha_ns, check_ns, increase_ns });
     }
 
-    /// An alpha period ends.
     fn end_alpha_period(&mut self) {
         let p = &self.parameters;
         self.alpha = p.held((1.0 - p.gain) * self.alpha);
@@ -234,7 +222,6 @@ impl Model {
         self.alpha_cnp = false;
     }
 
-    /// The rate is cut.
     fn cut(&mut self, now_ns: u64) {
         let p = &self.parameters;
         let clamps = p.firmware.as_ref().is_none_or(|firmware| {
@@ -247,10 +234,7 @@ impl Model {
             (self.rate_bps * (1.0 - self.alpha * p.cut)).max(self.rate_bps * p.keep).max(p.min_rate_bps);
         let increase_ns = p.timer_ns.map(|period_ns| now_ns + period_ns);
         self.timers = self.timers.map(|timers| Timers { increase_ns, ..timers });
-        self.time_stage = 0;
-        self.byte_stage = 0;
-        self.bytes = 0;
-        self.cut_cnp = false;
+        (self.time_stage, self.byte_stage, self.bytes, self.cut_cnp) = (0, 0, 0, false);
     }
 
     /// An increase event: the paper increments its stage first, the firmware last.
@@ -270,8 +254,7 @@ impl Model {
         let time = p.timer_ns.map(|_| self.time_stage);
         let bytes = p.byte_counter.map(|_| self.byte_stage);
         let running = || [time, bytes].into_iter().flatten();
-        let least = running().min().expect("one of the two has just expired");
-        let most = running().max().expect("one of the two has just expired");
+        let (least, most) = running().min().zip(running().max()).expect("one of the two has just expired");
         if least > p.threshold {
             self.target_bps += hyper(least - p.threshold) as f64 * p.hai_rate_bps;
         } else if most >= p.threshold {

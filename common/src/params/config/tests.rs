@@ -1,19 +1,36 @@
 extern crate std;
 use super::*;
+use crate::params::{Params, Port};
 use std::collections::BTreeSet;
 use std::string::ToString;
 
 const GBIT: u64 = 1_000 * MBIT;
 
-/// The defaults as modified by `set`.
+impl Config {
+    /// The defaults as modified by `set`.
+    pub(crate) fn with(set: impl FnOnce(&mut Self)) -> Self {
+        let mut config = Self::DEFAULT;
+        set(&mut config);
+        config
+    }
+
+    /// The defaults with scalars as modified by `set`.
+    pub(crate) fn with_scalars(set: impl FnOnce(&mut Scalars)) -> Self {
+        Self::with(|config| set(&mut config.scalars))
+    }
+
+    /// The parameters of a port with the smallest tables.
+    pub(crate) fn params(&self) -> Params {
+        Params::new(self, Port::new(1, 1, 1)).unwrap()
+    }
+}
+
 fn with(set: impl FnOnce(&mut Config)) -> Config {
-    let mut config = Config::DEFAULT;
-    set(&mut config);
-    config
+    Config::with(set)
 }
 
 fn scalars(set: impl FnOnce(&mut Scalars)) -> Config {
-    with(|config| set(&mut config.scalars))
+    Config::with_scalars(set)
 }
 
 #[test]
@@ -78,10 +95,8 @@ fn check_ranges<T>(
         }
         for value in [min, max] {
             let result = put(spec, value).validate();
-            assert!(
-                !matches!(result, Err(Invalid::Range { or_zero: false, .. })),
-                "{key} = {value}: {result:?}"
-            );
+            let is_refused = matches!(result, Err(Invalid::Range { or_zero: false, .. }));
+            assert!(!is_refused, "{key} = {value}: {result:?}");
         }
     }
 }
@@ -160,11 +175,10 @@ fn nonzero_below_range_rejected() {
         assert_eq!(scalars(|s| s.rpg_byte_reset_bytes = bytes).validate(), refused);
     }
     let smallest = with(|c| {
-        c.scalars.rpg_min_rate_bps = MIN_RATE_BPS;
-        c.scalars.link_rate_bps = MIN_RATE_BPS;
-        c.scalars.rpg_max_rate_bps = MIN_RATE_BPS;
-        c.scalars.rpg_time_reset_ns = US;
-        c.scalars.rpg_byte_reset_bytes = MIN_BYTE_RESET;
+        let s = &mut c.scalars;
+        (s.rpg_min_rate_bps, s.link_rate_bps, s.rpg_max_rate_bps) =
+            (MIN_RATE_BPS, MIN_RATE_BPS, MIN_RATE_BPS);
+        (s.rpg_time_reset_ns, s.rpg_byte_reset_bytes) = (US, MIN_BYTE_RESET);
         c.wred[7].drain_rate_bps = MIN_RATE_BPS;
     });
     assert_eq!(smallest.validate(), Ok(()));
@@ -265,11 +279,11 @@ fn xoff_must_exceed_xon() {
 #[test]
 fn watchdog_restoration_defaults_to_double() {
     let watchdog = |detection_ns, restoration_ns, action| {
-        let config = scalars(|s| {
+        scalars(|s| {
             (s.pfc_wd_detection_time_ns, s.pfc_wd_restoration_time_ns) = (detection_ns, restoration_ns);
             s.pfc_wd_action = action;
-        });
-        config.watchdog()
+        })
+        .watchdog()
     };
     assert_eq!(watchdog(0, 500 * MS, PFC_WD_DROP), None);
     let expected = |restoration_ns, action| Some(Watchdog { detection_ns: 200 * MS, restoration_ns, action });

@@ -165,7 +165,6 @@ impl Opcode {
         self.0 >= Self::FIRST_OF_MANUFACTURERS
     }
 
-    /// Whether this is a RoCEv2 congestion notification.
     #[inline(always)]
     pub const fn is_cnp(self) -> bool {
         self.0 == Self::CNP.0
@@ -235,7 +234,6 @@ impl Opcode {
         self.is_transport_op(ops::RESPONSE & !ops::READ_RESPONSE_MIDDLE)
     }
 
-    /// Whether an AtomicAckETH follows.
     #[inline(always)]
     pub(crate) const fn has_atomic_ack_eth(self) -> bool {
         self.is_transport_op(ops::ATOMIC_ACKNOWLEDGE)
