@@ -51,7 +51,7 @@ pub fn while_busy(attempts: u32, mut test: impl FnMut() -> Result<()>) -> Result
         match test() {
             Err(error) if attempt < attempts => {
                 eprintln!(
-                    "attempt {attempt} of {attempts} failed, retrying in case the machine was busy: {error:#}"
+                    "attempt {attempt} of {attempts} failed, retrying in case of other load: {error:#}"
                 );
                 attempt += 1;
             }

@@ -27,10 +27,7 @@ fn programs_verify_with_a_margin() -> Result<()> {
                 let walked = info.verified_instruction_count().context("not counted before Linux 5.16")?;
                 eprintln!("{programs:?} {mode:?} {name}: {walked} instructions");
                 let limit = max_insns(name);
-                ensure!(
-                    walked <= limit,
-                    "{programs:?} {mode:?} {name}: {walked} instructions, limit {limit}"
-                );
+                ensure!(walked <= limit, "{programs:?} {mode:?} {name}: {walked} instructions > {limit}");
             }
         }
     }

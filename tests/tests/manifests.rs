@@ -118,10 +118,8 @@ fn containers_have_least_privileges() {
         let name = manifest["metadata"]["name"].as_str().unwrap();
         let is_daemon = name == "dcqcn";
         assert_eq!(pod["hostNetwork"] == true, is_daemon, "{name}");
-        assert!(
-            pod["hostPID"].is_null() && pod["hostIPC"].is_null() && pod["initContainers"].is_null(),
-            "{name}"
-        );
+        let is_unset = |key: &str| pod[key].is_null();
+        assert!(["hostPID", "hostIPC", "initContainers"].into_iter().all(is_unset), "{name}");
         assert_eq!(pod["automountServiceAccountToken"], false, "{name}");
         let filter = if is_daemon { "Unconfined" } else { "RuntimeDefault" };
         assert_eq!(pod["securityContext"]["seccompProfile"]["type"], filter, "{name}");
@@ -235,11 +233,8 @@ fn chart_applies_values() {
         return;
     };
     for (name, manifest) in &chart {
-        assert_eq!(
-            (strictly(manifest), &manifest["metadata"]["namespace"]),
-            (Ok(()), &json!("roce")),
-            "{name}"
-        );
+        let namespace = &manifest["metadata"]["namespace"];
+        assert_eq!((strictly(manifest), namespace), (Ok(()), &json!("roce")), "{name}");
         let pod = &manifest["spec"]["template"]["spec"];
         for container in pod["containers"].as_array().into_iter().flatten() {
             assert_eq!(container["image"], "registry/dcqcn:1", "{name}");

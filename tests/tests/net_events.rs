@@ -58,15 +58,10 @@ fn events_reach_every_reader() -> Result<()> {
         let mut line = String::new();
         output.read_line(&mut line)?;
         let [first] = values(&line)?.try_into().ok().context(line)?;
-        assert_eq!(
-            (&first["event"], &first["rate_bps"]),
-            (&"rate-cut".into(), &500_000_000.into()),
-            "{first}"
-        );
-        assert_eq!(
-            (&first["iface"], &first["address"], &first["qpn"]),
-            (&"a0".into(), &"10.0.0.2".into(), &0x11.into())
-        );
+        let got = (&first["event"], &first["rate_bps"]);
+        assert_eq!(got, (&"rate-cut".into(), &500_000_000.into()), "{first}");
+        let got = (&first["iface"], &first["address"], &first["qpn"]);
+        assert_eq!(got, (&"a0".into(), &"10.0.0.2".into(), &0x11.into()));
     }
     b.send(&data.cnp(None, CNP_TOS))?;
     a.expect()?;

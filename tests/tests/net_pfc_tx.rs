@@ -50,9 +50,8 @@ impl BridgeFixture {
         let limits = ["link_rate=100mbit", "pfc.3.tx=on", "pfc.3.xoff=20KB", "pfc.3.xon=10KB"];
         for (host, port, src) in [(near, "p0", NEAR), (far, "p9", FAR)] {
             host.socket("e0")?.send(&Roce { src, dst: 99, ..Roce::default() }.frame())?;
-            fixture.switch.command(&format!(
-                "tc qdisc add dev {port} root handle 7: tbf rate {RATE_KBIT}kbit burst 2k limit 1m"
-            ))?;
+            let tbf = format!("tbf rate {RATE_KBIT}kbit burst 2k limit 1m");
+            fixture.switch.command(&format!("tc qdisc add dev {port} root handle 7: {tbf}"))?;
             let mut switch = request(port, Role::Switch, &limits)?;
             switch.settings.queues = Some(QueuesChoice::Auto);
             fixture.switch.attach_as(&switch)?;
@@ -161,11 +160,8 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
         ensure!(receives_nothing(&two, 50)?, "round {round}: the sender below XOFF is paused");
     }
     delays.sort_unstable();
-    println!(
-        "from the burst to the pause: median {:?}, longest {:?}",
-        delays[delays.len() / 2],
-        delays[delays.len() - 1]
-    );
+    let (median, longest) = (delays[delays.len() / 2], delays[delays.len() - 1]);
+    println!("from the burst to the pause: median {median:?}, longest {longest:?}");
     // Other queues are unaffected.
     burst(&one, 1, 0, BURST_PACKETS)?;
     ensure!(receives_nothing(&one, 100)?, "another queue pauses priority 3");
@@ -222,15 +218,9 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
         // Backlog above XON of the longer queue, at the port's rate; the first burst leaves immediately.
         let bytes = (2 * BURST_PACKETS * Roce::default().frame().len()) as u64 - 10_000 - 2_000;
         let empty = Duration::from_millis(bytes * 8 / RATE_KBIT);
-        println!(
-            "round {round}: on after {:?}, the longer queue is below XON after {empty:?}",
-            begun.elapsed()
-        );
-        ensure!(
-            begun.elapsed() > empty * 9 / 10,
-            "round {round}: on after {:?}, not {empty:?}",
-            begun.elapsed()
-        );
+        println!("round {round}: on after {:?}, below XON after {empty:?}", begun.elapsed());
+        let after = begun.elapsed();
+        ensure!(after > empty * 9 / 10, "round {round}: on after {after:?}, not {empty:?}");
         ensure!(receives_nothing(&one, 50)?, "round {round}: XOFF with an empty queue");
     }
     Ok(())

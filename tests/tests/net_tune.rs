@@ -64,10 +64,8 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     ];
     assert_eq!(logged, expected.map(|(key, old, new)| (Some(key), Some(old), Some(new))));
     assert_eq!((&entries[0]["uid"], &entries[0]["sudo_user"]), (&0.into(), &"ada".into()));
-    assert_contains(
-        entries[0]["command"].as_str().unwrap_or_default(),
-        "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB",
-    );
+    let command = entries[0]["command"].as_str().unwrap_or_default();
+    assert_contains(command, "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB");
     lab.prints("log --last 1", "ada as root")?;
 
     // An unwritable log causes a warning, and the change stays.

@@ -133,10 +133,8 @@ fn metrics_equal_counters() -> Result<()> {
     output.read_line(&mut line)?;
     let address = line.split(['/', ' ']).find(|word| word.starts_with("127.")).context(line.clone())?;
     let metrics = get(&pair.a, address, "/metrics")?;
-    assert!(
-        metrics.starts_with("HTTP/1.1 200") && metrics.contains("text/plain; version=0.0.4"),
-        "{metrics}"
-    );
+    assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
+    assert_contains(&metrics, "text/plain; version=0.0.4");
     let (_, body) = metrics.split_once("\r\n\r\n").context("no body")?;
     for (hook, name) in [(Hook::Xdp, "xdp"), (Hook::Ingress, "ingress"), (Hook::Egress, "egress")] {
         let counters = pair.a.counters("a0", hook)?;

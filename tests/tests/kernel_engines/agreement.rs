@@ -227,10 +227,7 @@ fn classes_mark_from_below_kmin_to_above_kmax() {
             assert_eq!(sent.priority, (1 << 16) | (8 - tc as u32));
             sent_bytes += frame.len() as u64 + both.params.config.scalars.wire_overhead_bytes;
         }
-        assert!(
-            tc == 5 || (1..20).contains(&between),
-            "class {tc}: {between} of about 33 marked between Kmin and Kmax"
-        );
+        assert!(tc == 5 || (1..20).contains(&between), "class {tc}: {between} of about 33 marked");
         both.state();
     }
 }
@@ -283,9 +280,8 @@ fn engines_agree_on_pacers_and_cnp_limits() {
                     ..Roce::default()
                 };
                 let sent = both.process(Hook::Egress, now_ns, &roce.frame(), &Meta::default());
-                paced += u32::from(
-                    sent.departure_ns > now_ns || sent.priority >> 16 == both.params.port.htb_major,
-                );
+                let is_of_htb = sent.priority >> 16 == both.params.port.htb_major;
+                paced += u32::from(sent.departure_ns > now_ns || is_of_htb);
                 if sent.verdict == Verdict::Pass {
                     for cnp in both.process(Hook::Ingress, now_ns, &sent.packet, &received()).emitted {
                         both.process(Hook::Ingress, now_ns + 5_000, &cnp.packet, &received());
@@ -319,12 +315,8 @@ fn engines_agree_on_horizon_and_drops() {
                     let control = number % 5 == 0;
                     let opcode =
                         if control { Opcode::RC_RDMA_READ_REQUEST } else { Opcode::RC_RDMA_WRITE_MIDDLE };
-                    both.process(
-                        Hook::Egress,
-                        now_ns,
-                        &Roce { ecn, opcode, ..Roce::default() }.frame(),
-                        &meta,
-                    );
+                    let frame = Roce { ecn, opcode, ..Roce::default() }.frame();
+                    both.process(Hook::Egress, now_ns, &frame, &meta);
                 }
                 now_ns += 10_000_000;
             }
@@ -663,10 +655,8 @@ fn engines_agree_inline_both_directions() {
         }
         // The packet is forwarded in any case.
         let arp = [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat();
-        assert_eq!(
-            both.process(Hook::Xdp, now_ns, &arp, &received()).verdict,
-            Verdict::Redirect { ifindex: to }
-        );
+        let passed = both.process(Hook::Xdp, now_ns, &arp, &received());
+        assert_eq!(passed.verdict, Verdict::Redirect { ifindex: to });
         let after = both.state().queues;
         assert_ne!(before[queue + 3], after[queue + 3], "class 3 of the egress port");
         assert_eq!(before[CLASSES - queue + 3], after[CLASSES - queue + 3], "class 3 of the other port");

@@ -335,18 +335,10 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
     }
     for (name, make, expected) in [
         ("lo", "ip link set lo up", "it is a loopback"),
-        (
-            "tun0",
-            "ip tuntap add tun0 mode tun",
-            "it is a tun without Ethernet frames, which RoCEv2 needs; make it with `mode tap`",
-        ),
+        ("tun0", "ip tuntap add tun0 mode tun", "which RoCEv2 needs; make it with `mode tap`"),
         ("nk0", "ip link add nk0 type netkit mode l3", "it is a netkit without Ethernet frames"),
         ("vrf0", "ip link add vrf0 type vrf table 10", "attach that interface, a port of the VRF"),
-        (
-            "vxlan1",
-            "ip link add vxlan1 type vxlan external",
-            "attach the interface that its outer packets leave by",
-        ),
+        ("vxlan1", "ip link add vxlan1 type vxlan external", "the interface that its outer packets leave by"),
     ] {
         if let Err(error) = lab.host.command(make) {
             eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");

@@ -192,11 +192,8 @@ fn refused_attach_keeps_undo_steps() -> Result<()> {
     let path = lab.host.journal("a0")?;
     fs::write(&path, fs::read_to_string(&path)?.replace("\"pfifo\"", "\"nosuchqdisc\""))?;
     lab.fails(1, "detach a0", "nosuchqdisc")?;
-    lab.fails(
-        1,
-        "attach a0 --pacer htb --flows 40000 --set link_rate=1gbit",
-        "flows = 40000 is out of range",
-    )?;
+    let too_many = "attach a0 --pacer htb --flows 40000 --set link_rate=1gbit";
+    lab.fails(1, too_many, "flows = 40000 is out of range")?;
     // Nor does an attachment of another interface take them over.
     lab.fails(1, "attach b0 --inline a0", "a0 is half detached")?;
     fs::write(&path, fs::read_to_string(&path)?.replace("nosuchqdisc", "pfifo"))?;
@@ -307,10 +304,8 @@ fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
         lab.host.command(TBF)?;
         let attached = attaching.join().map_err(|_| anyhow!("the command panicked"))??;
         if !attached.status.success() {
-            assert_contains(
-                &String::from_utf8_lossy(&attached.stderr),
-                "replaced the qdisc of a0 while attaching",
-            );
+            let error = String::from_utf8_lossy(&attached.stderr);
+            assert_contains(&error, "replaced the qdisc of a0 while attaching");
             lab.prints("status", "no interface is attached")?;
         }
         Ok(())
@@ -328,9 +323,8 @@ fn filter_detached_next_to_other_kinds() -> Result<()> {
     for hook in ["egress", "ingress"] {
         kill::ok(&lab, Tc::Clsact, "attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
         let other = format!("dev a0 {hook} protocol ip prio 10");
-        lab.host.command(&format!(
-            "tc filter add {other} u32 match ip dst 1.2.3.4 action mirred egress redirect dev b0"
-        ))?;
+        let redirect = "u32 match ip dst 1.2.3.4 action mirred egress redirect dev b0";
+        lab.host.command(&format!("tc filter add {other} {redirect}"))?;
         kill::ok(&lab, Tc::Clsact, "detach a0")?;
         let filters = lab.host.command(&format!("tc filter show dev a0 {hook}"))?;
         assert!(filters.contains("u32") && !filters.contains("dcqcn"), "{filters}");
@@ -357,9 +351,8 @@ fn ingress_qdisc_without_tcx_is_refused() -> Result<()> {
 #[test]
 fn shaper_below_root_is_not_replaced() -> Result<()> {
     let lab = new_lab!("htb", "tbf");
-    lab.host.command(
-        "ip link add m0 numtxqueues 2 numrxqueues 2 type veth peer name m1 numtxqueues 2 numrxqueues 2",
-    )?;
+    let queues = "numtxqueues 2 numrxqueues 2";
+    lab.host.command(&format!("ip link add m0 {queues} type veth peer name m1 {queues}"))?;
     lab.host.command("ip link set m0 up")?;
     lab.host.command("ip link set m1 up")?;
     lab.host.command("tc qdisc add dev m0 root handle 5: mq")?;
@@ -375,10 +368,8 @@ fn shaper_below_root_is_not_replaced() -> Result<()> {
         )?;
         assert_eq!(state(&lab.host, iface)?, before);
         let attached = lab.ok(&format!("attach {iface} --pacer none --flows 64"))?;
-        assert_eq!(
-            attached.contains("the shaper tbf 52: at 5:2 is not taken for the link rate"),
-            iface == "m0"
-        );
+        let is_noted = attached.contains("the shaper tbf 52: at 5:2 is not taken for the link rate");
+        assert_eq!(is_noted, iface == "m0");
         lab.ok(&format!("detach {iface}"))?;
     }
     Ok(())

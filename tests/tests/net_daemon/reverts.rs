@@ -45,10 +45,8 @@ fn failing_interface_blocks_no_other() -> Result<()> {
         |found| (found.link_rate_bps, found.rpg_gd) == (1_000_000_000, 11),
     )?;
     // The override is dropped after its parameters.
-    wait_value(
-        || Ok(client.request::<Status>(Verb::Status {})?),
-        |status| (&status.config, &status.overdue) == (&None, &None),
-    )?;
+    let status = || Ok(client.request::<Status>(Verb::Status {})?);
+    wait_value(status, |status| (&status.config, &status.overdue) == (&None, &None))?;
     daemon.write(&file.replace("1gbit", "3gbit"))?;
     daemon.wait_for_log(&["\"reloaded\""])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
@@ -64,10 +62,8 @@ fn failed_revert_reports_its_retry() -> Result<()> {
     client.request::<Applied>(over("2gbit", 1))?;
     let lock = pair.a.lock()?;
     let status = |is_overdue: bool| {
-        wait_value(
-            || Ok(client.request::<Status>(Verb::Status {})?),
-            |status| status.overdue.is_some() == is_overdue,
-        )
+        let status = || Ok(client.request::<Status>(Verb::Status {})?);
+        wait_value(status, |status| status.overdue.is_some() == is_overdue)
     };
     let overdue = status(true)?;
     assert!(overdue.confirm_within_s.is_some_and(|left_s| left_s > 0), "{overdue:?}");

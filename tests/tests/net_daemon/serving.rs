@@ -393,10 +393,8 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
     // The loaded form of each program, as text.
     for program in ["dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
-        daemon.wait_for_log(&[
-            "DEBUG dcqcn_loader::dataplane: program verified",
-            &format!("program=\"{program}\""),
-        ])?;
+        let program = format!("program=\"{program}\"");
+        daemon.wait_for_log(&["DEBUG dcqcn_loader::dataplane: program verified", &program])?;
     }
     daemon.wait_for_log(&["INFO dcqcn_daemon::daemon::interfaces: attached", "iface=\"a0\""])?;
     for (format, reloaded) in [("json", "\"message\":\"reloaded\""), ("text", " reloaded file=")] {

@@ -63,11 +63,7 @@ impl Path {
             frame
         };
         s.send(&made(data, &out))?;
-        assert_eq!(
-            d.receive(TIMEOUT)?.as_ref(),
-            Some(&made(data, &across)),
-            "the first packet finds an empty queue"
-        );
+        assert_eq!(d.expect()?, made(data, &across), "the first packet finds an empty queue");
         assert_eq!(s.receive(SILENCE)?, None, "the first packet is not answered");
         fill(&s, &d, &made(&Roce { ecn: Ecn::NOT_ECT, ..data.clone() }, &out))?;
         for _ in 0..2 {

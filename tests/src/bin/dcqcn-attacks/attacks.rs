@@ -147,11 +147,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         verdict: |before, after, seconds| {
             let sent = after.cnps - before.cnps;
             let bound = CNP_RATE as f64 * (seconds + 1.0);
-            (
-                format!("{sent} CNPs sent"),
-                format!("{bound:.0}: cnp_rate {CNP_RATE} a second"),
-                sent as f64 <= bound,
-            )
+            let effect = format!("{sent} CNPs sent");
+            (effect, format!("{bound:.0}: cnp_rate {CNP_RATE} a second"), sent as f64 <= bound)
         },
     },
     Attack {

@@ -88,10 +88,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     ensure!(nix::unistd::Uid::effective().is_root(), "loading programs needs root: run it as root");
     let old = args.compare.as_ref().map(read).transpose()?;
     if let Some(old) = &old {
-        ensure!(
-            old.quick == args.quick,
-            "a quick run and a complete one are not comparable: compare with a run of the same kind"
-        );
+        ensure!(old.quick == args.quick, "quick and complete runs differ; compare two of a kind");
     }
     let selected: Vec<Section> = match args.only.as_slice() {
         [] => Section::value_variants().to_vec(),

@@ -235,9 +235,8 @@ fn module_unloaded(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()
 fn shaper_changed(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
     let shaper = |verb: &str, mbit: u32| {
-        lab.host.command(&format!(
-            "tc qdisc {verb} dev a0 root handle 7: tbf rate {mbit}mbit burst 200k limit 1m"
-        ))
+        let tbf = format!("tbf rate {mbit}mbit burst 200k limit 1m");
+        lab.host.command(&format!("tc qdisc {verb} dev a0 root handle 7: {tbf}"))
     };
     let (first, second) = (random.u32(100..200), random.u32(200..300));
     shaper("replace", second)?;

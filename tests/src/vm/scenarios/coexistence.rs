@@ -91,11 +91,8 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         report.equals("the kernel's mq: fq in all", all, QUEUES);
         ensure!(printed.contains("an fq for each transmit queue"), "{printed}");
         let share = measure_pacing(lab, &mut tap)?;
-        report.row([
-            "mq 0:".into(),
-            "mq dc02:, fq in each child".into(),
-            format!("rate {share:.3} of the requested"),
-        ]);
+        let result = format!("rate {share:.3} of the requested");
+        report.row(["mq 0:".into(), "mq dc02:, fq in each child".into(), result]);
         report.at_least("the kernel's mq: rate of a flow, relative to the requested", share, 0.5);
         report.at_most("the kernel's mq: rate of a flow, relative to the requested", share, 1.1);
         Ok(())

@@ -31,12 +31,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
             Err(error) => report.row([what.to_owned(), String::new(), format!("{error:#}")]),
         }
         let found = steps.as_ref().map_or_else(|error| format!("{error:#}"), ToString::to_string);
-        report.check(
-            &format!("{what}: steps"),
-            found,
-            format!("{min_steps} at least"),
-            steps.is_ok_and(|steps| steps >= min_steps),
-        );
+        let (bound, is_met) = (format!("{min_steps} at least"), steps.is_ok_and(|steps| steps >= min_steps));
+        report.check(&format!("{what}: steps"), found, bound, is_met);
     };
 
     let steps = at_every_step(

@@ -67,11 +67,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let fast = after.spread(|qpn| !cut.contains(&qpn));
     let floor_pps = FLOOR_BPS / FRAME_BITS;
     report.equals("QPs that were cut", cut.len(), QPS / 2);
-    report.at_most(
-        "packets/s of a cut QP, relative to its rate",
-        slow.most / floor_pps,
-        1.0 + TOLERANCE + after.doubt,
-    );
+    let relative = slow.most / floor_pps;
+    report.at_most("packets/s of a cut QP, relative to its rate", relative, 1.0 + TOLERANCE + after.doubt);
     report.at_least("packets/s of an uncut QP, relative to the fastest cut QP", fast.fewest / slow.most, 1.2);
     report.equals("packets dropped by the host", before.dropped + after.dropped, 0);
     // A packet lost here is not retransmitted before `QP_TIMEOUT`, and its QP stalls, independent of fq.

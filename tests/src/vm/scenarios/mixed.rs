@@ -154,17 +154,11 @@ impl Measured {
             report.equals(&format!("{name}: failed operations"), measured.number("failed")?, 0);
             report.equals(&format!("{name}: all ended"), &measured.results["ended"], true);
         }
-        report.at_least(
-            "SEND, WRITE, READ or atomic, the minimum",
-            *self.by_kind().iter().min().context("kinds")? as f64,
-            10.0,
-        );
+        let least = *self.by_kind().iter().min().context("kinds")?;
+        report.at_least("SEND, WRITE, READ or atomic, the minimum", least as f64, 10.0);
         report.equals("drops, once settled", self.settled.drops, free.settled.drops);
-        report.equals(
-            "out of sequence, once settled",
-            self.settled.out_of_sequence,
-            free.settled.out_of_sequence,
-        );
+        let (lost, of_free) = (self.settled.out_of_sequence, free.settled.out_of_sequence);
+        report.equals("out of sequence, once settled", lost, of_free);
         report.equals("duplicate requests, once settled", self.settled.duplicates, free.settled.duplicates);
         report.equals("retries, once settled", self.settled.retries, free.settled.retries);
         report.at_least("payload, of that without dcqcn", self.mbit_per_s() / off.mbit_per_s(), 0.8);

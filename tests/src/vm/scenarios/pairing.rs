@@ -129,11 +129,8 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
     let name = |what: &str| format!("{}: {what}", known.name());
     report.equals(&name("QPs that broke"), perftest::broken(&outcomes), 0);
     report.at_least(&name("CNPs to the congested QP"), congested.cnp_handled as f64, 1.0);
-    report.at_most(
-        &name("rate of the congested QP, Mbit/s"),
-        congested.rate_bps as f64 / 1e6,
-        LINK_MBPS / 2.0,
-    );
+    let rate_mbps = congested.rate_bps as f64 / 1e6;
+    report.at_most(&name("rate of the congested QP, Mbit/s"), rate_mbps, LINK_MBPS / 2.0);
     report.equals(&name("CNPs to the other QP"), other.cnp_handled, 0);
     report.at_least(&name("rate of the other QP, Mbit/s"), other.rate_bps as f64 / 1e6, 19.9);
     report.equals(&name("CNPs without a known flow"), unknown, 0);

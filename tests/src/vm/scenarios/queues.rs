@@ -16,12 +16,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
             let cells = found.map(|share| format!("{:.1} %", 100.0 * share));
             report.row([kind, name].map(str::to_owned).into_iter().chain(cells));
             let show = |shares: [f64; 3]| shares.map(|share| format!("{share:.3}")).join(" ");
-            report.check(
-                &format!("{kind}, {name}: shares"),
-                show(found),
-                show(expected),
-                shares_match(choice, found, expected),
-            );
+            let is_met = shares_match(choice, found, expected);
+            report.check(&format!("{kind}, {name}: shares"), show(found), show(expected), is_met);
         }
     }
     Ok(())
