@@ -43,6 +43,10 @@ struct Fault {
     make: fn(&mut SoakFixture, &mut fastrand::Rng) -> Result<()>,
 }
 
+const fn fault(name: &'static str, make: fn(&mut SoakFixture, &mut fastrand::Rng) -> Result<()>) -> Fault {
+    Fault { name, make }
+}
+
 #[derive(Default)]
 struct Tally {
     times: u32,
