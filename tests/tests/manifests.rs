@@ -166,10 +166,8 @@ fn probes_use_the_daemon_port() {
     for (probe, path) in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")] {
         let get = &container[probe]["httpGet"];
         let address = format!("{}:{}", get["host"].as_str().unwrap(), get["port"]);
-        assert_eq!(
-            (Some(address.as_str()), get["path"].as_str()),
-            (file["metrics"]["listen"].as_str(), Some(path))
-        );
+        let found = (Some(address.as_str()), get["path"].as_str());
+        assert_eq!(found, (file["metrics"]["listen"].as_str(), Some(path)));
     }
     let socket = file["control"]["socket"].as_str().unwrap();
     let agent = &one("DaemonSet", "dcqcn-fleet-agent").unwrap()["spec"]["template"]["spec"]["containers"][0];

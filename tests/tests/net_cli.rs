@@ -104,10 +104,8 @@ fn altname_selects_the_interface() -> Result<()> {
     let lab = new_lab!();
     lab.host.command("ip link property add dev a0 altname other0")?;
     let file = lab.path("file");
-    fs::write(
-        &file,
-        "[[interface]]\nname = 'a0'\nflows = 64\n[interface.parameters]\nlink_rate = '1gbit'\n",
-    )?;
+    let text = "[[interface]]\nname = 'a0'\nflows = 64\n[interface.parameters]\nlink_rate = '1gbit'\n";
+    fs::write(&file, text)?;
     let file = file.display();
     lab.ok(&format!("attach other0 --config {file}"))?;
     lab.prints(&format!("config diff other0 --config {file}"), "a0 matches")?;

@@ -100,13 +100,9 @@ fn non_switch_distinguished_from_stopped() -> Result<()> {
     registers.retain(|register| register["name"] != "rp_rate_bps");
     fs::write(fixture.path("old.json"), program.to_string())?;
     let old = fixture.path("old.json");
-    fixture.tool(
-        "simple_switch_CLI",
-        &format!(
-            "printf 'RuntimeCmd: '; read command file; /bin/cat {} > $file; printf 'RuntimeCmd: '; read line",
-            old.display()
-        ),
-    )?;
+    let prompt = "printf 'RuntimeCmd: '; read";
+    let answer = format!("{prompt} command file; /bin/cat {} > $file; {prompt} line", old.display());
+    fixture.tool("simple_switch_CLI", &answer)?;
     let refused = fixture.expect_error(push)?;
     ensure!(refused.contains("it has no register `rp_rate_bps`"), "{refused}");
     ensure!(refused.contains("`dcqcn-lab p4 build` compiles this one's"), "{refused}");

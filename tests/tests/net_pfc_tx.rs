@@ -36,12 +36,8 @@ impl BridgeFixture {
         fixture.switch.command("ip link add br0 type bridge")?;
         fixture.switch.command("ip link set br0 up")?;
         let [near, far] = &fixture._receivers;
-        let ends = [
-            (&fixture.senders[0], "p1", 1),
-            (&fixture.senders[1], "p2", 3),
-            (near, "p0", NEAR),
-            (far, "p9", FAR),
-        ];
+        let [one, two] = &fixture.senders;
+        let ends = [(one, "p1", 1), (two, "p2", 3), (near, "p0", NEAR), (far, "p9", FAR)];
         for (host, port, number) in ends {
             join((host, "e0", number), (&fixture.switch, port, 10 + number), 1_500)?;
             fixture.switch.command(&format!("ip link set {port} master br0"))?;

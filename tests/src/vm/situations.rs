@@ -59,17 +59,8 @@ pub const SITUATIONS: &[Situation] = &[
 ];
 
 /// Columns of [`Measured::row`].
-const COLUMNS: &[&str] = &[
-    "situation",
-    "",
-    "goodput, Mbit/s",
-    "marks",
-    "CNPs sent",
-    "CNPs handled",
-    "out of sequence",
-    "retries",
-    "CPU of sender and receiver",
-];
+const COLUMNS: &str = "situation |  | goodput, Mbit/s | marks | CNPs sent | CNPs handled | out of sequence | \
+                       retries | CPU of sender and receiver";
 
 /// Runs situations; `done` is called after each of them.
 pub fn run(report: &mut Report, names: &[&str], done: &dyn Fn(&Report) -> Result<()>) -> Result<()> {
@@ -142,7 +133,7 @@ impl Measured {
 
 /// A row of [`COLUMNS`] with a text only.
 fn note(report: &mut Report, name: &str, text: String) {
-    let rest = COLUMNS.len() - 2;
+    let rest = COLUMNS.split(" | ").count() - 2;
     report.row([name.to_owned(), text].into_iter().chain(std::iter::repeat_n(String::new(), rest)));
 }
 

@@ -105,15 +105,10 @@ fn netlink_requests_equal_tc() -> Result<()> {
     require!("htb", "tbf");
     let pair = Pair::new("golden")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
+    let tbf = |rate_bps, burst_bytes, limit_bytes| QdiscSpec::Tbf { rate_bps, burst_bytes, limit_bytes };
     let cases = [
-        (
-            "tbf rate 100mbit burst 12500 limit 250000",
-            QdiscSpec::Tbf { rate_bps: 100_000_000, burst_bytes: 12_500, limit_bytes: 250_000 },
-        ),
-        (
-            "tbf rate 40gbit burst 1000000 limit 2500000",
-            QdiscSpec::Tbf { rate_bps: 40_000_000_000, burst_bytes: 1_000_000, limit_bytes: 2_500_000 },
-        ),
+        ("tbf rate 100mbit burst 12500 limit 250000", tbf(100_000_000, 12_500, 250_000)),
+        ("tbf rate 40gbit burst 1000000 limit 2500000", tbf(40_000_000_000, 1_000_000, 2_500_000)),
         ("bfifo limit 4242", QdiscSpec::Bfifo { limit_bytes: 4242 }),
         ("pfifo limit 42", QdiscSpec::Pfifo { limit: 42 }),
     ];

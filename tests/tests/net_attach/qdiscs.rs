@@ -19,10 +19,9 @@ fn pacer_placed_below_shaper() -> Result<()> {
         }
         let before = state(&lab.host, "a0")?;
         // Also if a higher rate is given.
-        lab.prints(
-            "attach a0 --pacer htb --flows 64 --set link_rate=1gbit",
-            "link rate 1gbit as specified, above the 20mbit of the tbf shaper on a0, which still applies",
-        )?;
+        let note =
+            "link rate 1gbit as specified, above the 20mbit of the tbf shaper on a0, which still applies";
+        lab.prints("attach a0 --pacer htb --flows 64 --set link_rate=1gbit", note)?;
         assert!(show(&lab.host)?.contains("rate 20Mbit"));
         lab.ok("detach a0")?;
         assert_eq!(state(&lab.host, "a0")?, before);
@@ -102,16 +101,13 @@ fn unset_parameters_keep_attach_values() -> Result<()> {
         let running = attachment.maps.params()?.config;
         let mut requested = request(iface, Role::Host, &[])?;
         requested.settings.flows = Some(64);
-        let revised = attach::revise(&requested, &attachment.info, &running)?.scalars;
-        let running = running.scalars;
-        assert_eq!(
-            (running.link_rate_bps, running.wire_overhead_bytes, running.np_other_host, running.rpg_gd),
-            (50_000_000, 38, 1 - other_host, 12)
-        );
-        assert_eq!(
-            (revised.link_rate_bps, revised.wire_overhead_bytes, revised.np_other_host, revised.rpg_gd),
-            (100_000_000, 0, other_host, 11)
-        );
+        let revised = attach::revise(&requested, &attachment.info, &running)?;
+        let values = |config: &Config| {
+            let set = &config.scalars;
+            (set.link_rate_bps, set.wire_overhead_bytes, set.np_other_host, set.rpg_gd)
+        };
+        assert_eq!(values(&running), (50_000_000, 38, 1 - other_host, 12));
+        assert_eq!(values(&revised), (100_000_000, 0, other_host, 11));
         lab.ok(&format!("detach {iface}"))?;
     }
     Ok(())
@@ -135,11 +131,7 @@ fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     lab.host.command("tc qdisc replace dev a0 root handle 9: tbf rate 20mbit burst 20k limit 1m")?;
     let theirs = show(&lab.host)?;
-    let found = problems(&lab, "a0")?;
-    assert!(
-        found.iter().any(|problem| problem.contains("expected htb dc00: at root, found tbf")),
-        "{found:?}"
-    );
+    has_problem(&lab, "a0", "expected htb dc00: at root, found tbf")?;
     lab.fails(1, "attach a0 --pacer htb --flows 64", "already attached")?;
     lab.prints("detach a0", "stays tbf: another program replaced it")?;
     assert_eq!(show(&lab.host)?, theirs);
@@ -361,11 +353,8 @@ fn shaper_below_root_is_not_replaced() -> Result<()> {
     lab.host.command("tc qdisc add dev a0 parent 7:1 handle 8: tbf rate 50mbit burst 100k latency 1s")?;
     for (iface, shaper) in [("m0", "tbf 52: at root"), ("a0", "tbf 8: at 7:1")] {
         let before = state(&lab.host, iface)?;
-        lab.fails(
-            1,
-            &format!("attach {iface} --pacer htb --flows 64"),
-            &format!("{iface} has the shaper {shaper}, which attaching would replace"),
-        )?;
+        let error = format!("{iface} has the shaper {shaper}, which attaching would replace");
+        lab.fails(1, &format!("attach {iface} --pacer htb --flows 64"), &error)?;
         assert_eq!(state(&lab.host, iface)?, before);
         let attached = lab.ok(&format!("attach {iface} --pacer none --flows 64"))?;
         let is_noted = attached.contains("the shaper tbf 52: at 5:2 is not taken for the link rate");

@@ -40,10 +40,8 @@ fn failing_interface_blocks_no_other() -> Result<()> {
     assert_eq!(pair.a.link_rate_bps("a0")?, 2_000_000_000);
     // Based on the override, so it ends with it.
     pair.a.dcqcn("set a0 rpg_gd=12 --confirm 600s", 0)?;
-    wait_value(
-        || Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars),
-        |found| (found.link_rate_bps, found.rpg_gd) == (1_000_000_000, 11),
-    )?;
+    let scalars = || Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars);
+    wait_value(scalars, |found| (found.link_rate_bps, found.rpg_gd) == (1_000_000_000, 11))?;
     // The override is dropped after its parameters.
     let status = || Ok(client.request::<Status>(Verb::Status {})?);
     wait_value(status, |status| (&status.config, &status.overdue) == (&None, &None))?;
@@ -78,10 +76,8 @@ fn override_of_an_empty_file_ends() -> Result<()> {
     let mut daemon = Daemon::start(&pair.a, &remote())?;
     let client = daemon.client()?;
     let is_detached = || {
-        wait_value(
-            || Ok(client.request::<Option<Override>>(Verb::Config {})?),
-            |active| active.is_none() && pair.a.attachment("a0").is_err(),
-        )
+        let config = || Ok(client.request::<Option<Override>>(Verb::Config {})?);
+        wait_value(config, |active| active.is_none() && pair.a.attachment("a0").is_err())
     };
     client.request::<Applied>(over("2gbit", 1))?;
     pair.a.attachment("a0")?;

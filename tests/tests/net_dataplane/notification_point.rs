@@ -233,13 +233,11 @@ fn cnp_keeps_vlan_at_cnp_priority() -> Result<()> {
     let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     // The kernel removes the outermost tag of a frame before TC; a second one stays in the frame.
+    let (vlan, qinq) = (EtherType::VLAN, EtherType::QINQ);
     let cases = [
-        (vec![(EtherType::VLAN, 0x6005)], vec![(EtherType::VLAN, 0xc005)]),
-        (vec![(EtherType::QINQ, 0x7fff)], vec![(EtherType::QINQ, 0xdfff)]),
-        (
-            vec![(EtherType::QINQ, 0x2064), (EtherType::VLAN, 0x0007)],
-            vec![(EtherType::QINQ, 0xc064), (EtherType::VLAN, 0xc007)],
-        ),
+        (vec![(vlan, 0x6005)], vec![(vlan, 0xc005)]),
+        (vec![(qinq, 0x7fff)], vec![(qinq, 0xdfff)]),
+        (vec![(qinq, 0x2064), (vlan, 0x0007)], vec![(qinq, 0xc064), (vlan, 0xc007)]),
     ];
     let mut dest_qpn = 0x70;
     for v6 in [false, true] {

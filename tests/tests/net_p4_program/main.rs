@@ -207,9 +207,7 @@ fn mark_share_matches_wred() {
         }
     }
     let deviations = (f64::from(marked) - expected) / f64::sqrt(variance);
-    println!(
-        "{runs} runs of {count} packets: {marked} marked, {expected:.1} expected, {deviations:+.2} deviations"
-    );
+    println!("{runs} runs of {count}: {marked} marked, {expected:.1} expected, {deviations:+.2} deviations");
     assert!(deviations.abs() < 5.0, "{marked} marked, {expected} expected");
 }
 

@@ -114,10 +114,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         verdict: |before, after, seconds| {
             let learned = after.pairs.saturating_sub(before.pairs);
             let bound = PAIRS_BURST + PAIRS_PER_SECOND * seconds;
-            let effect = format!(
-                "{learned} ends of pairs learned, the victim's {}",
-                if after.has_pair { "known" } else { "forgotten" }
-            );
+            let state = if after.has_pair { "known" } else { "forgotten" };
+            let effect = format!("{learned} ends of pairs learned, the victim's {state}");
             (effect, format!("{bound:.0}: a burst of 8,192, then 1,000 a second"), learned as f64 <= bound)
         },
     },

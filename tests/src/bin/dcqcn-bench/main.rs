@@ -187,12 +187,8 @@ fn read(path: &PathBuf) -> Result<Report> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let report: Report = serde_json::from_str(&text)
         .with_context(|| format!("{} is not a report of `cargo xtask bench --json`", path.display()))?;
-    ensure!(
-        report.version == VERSION,
-        "{} has version {}, expected {VERSION}: run that benchmark again",
-        path.display(),
-        report.version
-    );
+    let (path, found) = (path.display(), report.version);
+    ensure!(found == VERSION, "{path} has version {found}, expected {VERSION}: run that benchmark again");
     Ok(report)
 }
 

@@ -167,9 +167,7 @@ pub(crate) const FAULTS: &[Fault] = &[
             options.attach(lab)?;
             let hook = ["ingress", "egress"].get(random.usize(..2)).copied().unwrap_or("ingress");
             fs::remove_file(lab.host.pins("a0")?.join(hook))?;
-            let found = problems(lab, "a0")?;
-            let expected = format!("{hook}: expected, not found");
-            ensure!(found.iter().any(|problem| problem.contains(&expected)), "{found:?}");
+            has_problem(lab, "a0", &format!("{hook}: expected, not found"))?;
             if random.bool() {
                 options.attach(lab)?;
             }
@@ -186,8 +184,7 @@ pub(crate) const FAULTS: &[Fault] = &[
             lab.ok(&attach)?;
             netlink.delete_link(netlink.link("p0")?.index)?;
             add_veth(&netlink, "p0", "q0")?;
-            let found = problems(lab, "a0")?;
-            ensure!(found.iter().any(|problem| problem.contains("xdp_peer")), "{found:?}");
+            has_problem(lab, "a0", "xdp_peer")?;
             lab.ok(&attach)?;
             complete(lab, "a0")?;
             lab.ok("detach a0").map(drop)

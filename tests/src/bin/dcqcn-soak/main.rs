@@ -184,10 +184,8 @@ impl Soak {
         );
         let Self { seed, sent, .. } = self;
         // The reader may have exited.
-        let _ = writeln!(
-            std::io::stdout(),
-            "\n{table}\nseed {seed}, {:.0} s, {sent} packets sent, {end}",
-            self.began.elapsed().as_secs_f64()
-        );
+        let seconds = self.began.elapsed().as_secs();
+        let end = format!("seed {seed}, {seconds} s, {sent} packets sent, {end}");
+        let _ = writeln!(std::io::stdout(), "\n{table}\n{end}");
     }
 }

@@ -292,18 +292,12 @@ impl Measured {
             _ => String::new(),
         };
         let failed = if self.done.failed { ", FAILED" } else { "" };
+        let used = 100.0 * (self.storage_bps + self.tcp_bps) / BOTTLENECK_BPS;
         report.record([
             ("", format!("{name}{failed}")),
             ("storage, Mbit/s", format!("{:.2}{other}", self.storage_bps / 1e6)),
             ("TCP, Mbit/s", format!("{:.2}", self.tcp_bps / 1e6)),
-            (
-                "storage's share",
-                format!(
-                    "{:.0} % of {:.0} %",
-                    100.0 * self.share(),
-                    100.0 * (self.storage_bps + self.tcp_bps) / BOTTLENECK_BPS
-                ),
-            ),
+            ("storage's share", format!("{:.0} % of {used:.0} %", 100.0 * self.share())),
             ("p50, ms", format!("{:.0}", self.done.p50_ms)),
             ("p99, ms", format!("{:.0}", self.done.p99_ms)),
             ("longest, s", format!("{:.1}", self.done.max_ms / 1e3)),

@@ -18,7 +18,7 @@ const ATTACH: &str = "--flows 64 --set link_rate=1gbit";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("modprobe -a tun sch_fq sch_htb bonding")?;
-    report.columns(&["there before", "attached", "afterwards"]);
+    report.columns("there before | attached | afterwards");
     let lab = Lab::new("coexistence")?;
     our_programs_first(report, &lab)?;
     queues(report, &lab)?;

@@ -30,14 +30,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let traffic = perftest::start(&lab, &[flow])?;
     thread::sleep(Duration::from_secs(2));
     let qpn = traffic.first().context("a flow")?.qpns()?.1;
-    report.columns(&[
-        "forged",
-        "packets",
-        "per second",
-        "counted as",
-        "counted",
-        "the victim's rate, Mbit/s",
-    ]);
+    report.columns("forged | packets | per second | counted as | counted | the victim's rate, Mbit/s");
 
     // The CNP for the victim's own packets, as their receiver would send it.
     let genuine = Roce { src: VICTIM, dst: PEER, dest_qpn: qpn, ..Roce::default() };

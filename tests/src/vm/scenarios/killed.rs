@@ -15,16 +15,13 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let verify_restored = || -> Result<()> {
         // Killed with only the lock left to remove.
         lab.ok("gc")?;
-        ensure!(
-            state(&lab.host, "a0")? == before,
-            "the interface is not restored: {:?}",
-            state(&lab.host, "a0")?
-        );
+        let now = state(&lab.host, "a0")?;
+        ensure!(now == before, "the interface is not restored: {now:?}");
         let journals = lab.host.journals()?;
         ensure!(!journals.exists(), "{} is left", journals.display());
         freed(FLOWS)
     };
-    report.columns(&["killed", "steps", "afterwards"]);
+    report.columns("killed | steps | afterwards");
     let mut check_kills = |what: &str, steps: Result<u32>, min_steps: u32, afterwards: &str| {
         match &steps {
             Ok(steps) => report.row([what.to_owned(), steps.to_string(), afterwards.to_owned()]),

@@ -20,7 +20,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_400, SECONDS) };
     let mut traffic = perftest::start(&lab, &[flow])?;
     thread::sleep(Duration::from_secs(3));
-    report.columns(&["under traffic", "rate afterwards, Mbit/s"]);
+    report.columns("under traffic | rate afterwards, Mbit/s");
 
     let limit_mbps = f64::from(LIMIT_MBPS);
     let mut step = |what: &str, wanted_mbps: f64, action: &mut dyn FnMut() -> Result<()>| -> Result<()> {

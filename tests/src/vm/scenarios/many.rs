@@ -173,11 +173,9 @@ impl Measured {
 
 fn traffic(lab: &Lab) -> Result<(Background, Background)> {
     let line = |host: u8| -> Result<String> {
-        Ok(format!(
-            "ib_write_bw -d {} -x {} -p {PORT} -q {QPS} -D {SECONDS} -s {MESSAGE_BYTES} -t 1 -Q 1 -u {QP_TIMEOUT} --tclass={ECT} -F",
-            rxe(host),
-            lab.gid_index(host)?
-        ))
+        let (device, gid) = (rxe(host), lab.gid_index(host)?);
+        let load = format!("-p {PORT} -q {QPS} -D {SECONDS} -s {MESSAGE_BYTES} -t 1 -Q 1 -u {QP_TIMEOUT}");
+        Ok(format!("ib_write_bw -d {device} -x {gid} {load} --tclass={ECT} -F"))
     };
     let server = Background::start(&line(RECEIVER)?)?;
     perftest::wait_for_server(&server, PORT)?;

@@ -120,30 +120,26 @@ impl Measured {
 
     fn row(&self, report: &mut Report, name: &str) {
         let kinds = self.by_kind();
-        let before = self.before;
+        let Counts { drops, out_of_sequence, duplicates, retries, .. } = self.before;
+        let before = format!("{drops}, {out_of_sequence}, {duplicates}, {retries}");
+        let [rates, marked] = match &self.rates {
+            Some((rates, marked)) => [rates.join(", "), marked.to_string()],
+            None => ["-", "-"].map(str::to_owned),
+        };
         report.record([
             ("", name.to_owned()),
             ("operations", kinds.iter().sum::<u64>().to_string()),
             ("of these SEND, WRITE, READ, atomic", kinds.map(|kind| kind.to_string()).join(", ")),
             ("payload both ways, Mbit/s", format!("{:.2}", self.mbit_per_s())),
             ("small port used", format!("{:.0} %", 100.0 * self.port_used())),
-            (
-                "rates at the end of hosts 1, 2, 3, Mbit/s",
-                self.rates.as_ref().map_or("-".into(), |(rates, _)| rates.join(", ")),
-            ),
-            ("marked", self.rates.as_ref().map_or("-".into(), |(_, marked)| marked.to_string())),
+            ("rates at the end of hosts 1, 2, 3, Mbit/s", rates),
+            ("marked", marked),
             ("wrong", self.results["wrong"].to_string()),
             ("drops, settled", self.settled.drops.to_string()),
             ("out of sequence, settled", self.settled.out_of_sequence.to_string()),
             ("duplicates, settled", self.settled.duplicates.to_string()),
             ("retries, settled", self.settled.retries.to_string()),
-            (
-                "drops, out of sequence, duplicates, retries before",
-                format!(
-                    "{}, {}, {}, {}",
-                    before.drops, before.out_of_sequence, before.duplicates, before.retries
-                ),
-            ),
+            ("drops, out of sequence, duplicates, retries before", before),
         ]);
     }
 

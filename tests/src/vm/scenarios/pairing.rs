@@ -55,10 +55,8 @@ fn each(report: &mut Report, options: &Options, all: &[PairKnowledge]) -> Result
     }
     let congested =
         "--set wred.3.drain_rate=2mbit --set wred.3.kmin=0B --set wred.3.kmax=20KB --set wred.0.ecn=false";
-    lab.on_port(
-        RECEIVER,
-        &format!("attach {{}} --role switch --profile lab --set link_rate={LINK} {congested}"),
-    )?;
+    let attach = format!("attach {{}} --role switch --profile lab --set link_rate={LINK} {congested}");
+    lab.on_port(RECEIVER, &attach)?;
     decoy(&lab)?;
     for &known in all {
         one(&lab, report, known).with_context(|| known.name())?;
@@ -164,13 +162,9 @@ fn start_rping(lab: &Lab) -> Result<(Vec<Background>, u32)> {
             && qp.get("type").and_then(Value::as_str) == Some("RC")
     };
     let qps = qps.as_array().context("rdma prints a list")?;
-    let qpn = qps.iter().find(of_rping).and_then(|qp| qp.get("lqpn")?.as_u64()).with_context(|| {
-        format!(
-            "rping has no QP at {}: {:?}",
-            rxe(RECEIVER),
-            running.iter().map(Background::printed).collect::<Vec<_>>()
-        )
-    })?;
+    let qpn = qps.iter().find(of_rping).and_then(|qp| qp.get("lqpn")?.as_u64());
+    let printed = || running.iter().map(Background::printed).collect::<Vec<_>>();
+    let qpn = qpn.with_context(|| format!("rping has no QP at host {RECEIVER}: {:?}", printed()))?;
     Ok((running, u32::try_from(qpn)?))
 }
 

@@ -7,7 +7,7 @@ use crate::vm::prelude::*;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("modprobe -a sch_ets sch_htb sch_tbf")?;
-    report.columns(&["qdisc", "case", "queue 0", "queue 1", "queue 3"]);
+    report.columns("qdisc | case | queue 0 | queue 1 | queue 3");
     for (kind, choice) in [("ets", QueuesChoice::Ets), ("htb", QueuesChoice::Htb)] {
         let pair = port(kind, choice)?.context("the guest has ets and htb")?;
         for (name, changes, expected) in CASES {

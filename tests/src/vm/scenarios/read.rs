@@ -30,7 +30,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let sequence = lab.hw_counter(READER, "rcvd_seq_err")? - sequence;
     let possible_bps = BOTTLENECK_BPS * flows.first().context("flows")?.efficiency(&lab.options);
     let total_bps: f64 = goodputs.iter().sum();
-    report.columns(&["responder", "goodput, Mbit/s", "CNPs handled", "dropped by its fq"]);
+    report.columns("responder | goodput, Mbit/s | CNPs handled | dropped by its fq");
     for (responder, goodput_bps) in RESPONDERS.into_iter().zip(&goodputs) {
         let handled = count(&lab.on_host(responder, "counters {}")?, "rp_cnp_handled")?;
         let drops = lab.host_stats(responder)?.drops;
