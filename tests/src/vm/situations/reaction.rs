@@ -18,8 +18,7 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.attach_both()?;
     let before = hosts.counts()?;
     hosts.host("capture on")?;
-    let flows = hosts.flows(Tool::Write, QPS, SECONDS);
-    let traffic = hosts.traffic(&flows)?;
+    let traffic = hosts.traffic(&hosts.flows(Tool::Write, QPS, SECONDS))?;
     let outcomes = hosts.outcomes(&traffic)?;
     thread::sleep(Duration::from_secs(1));
     let packets = hosts.captured()?;

@@ -41,8 +41,7 @@ pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
 
 /// Traffic of two QPs whose sender's QPNs, plus an offset, the receiver knows.
 fn answered(hosts: &mut Hosts, report: &mut Report, what: &str, offset: u32) -> Result<Measured> {
-    let flows = hosts.flows(Tool::Write, 2, 20);
-    let traffic = hosts.traffic(&flows)?;
+    let traffic = hosts.traffic(&hosts.flows(Tool::Write, 2, 20))?;
     thread::sleep(Duration::from_secs(2));
     for client in traffic.clients() {
         let printed = hosts.printed(client)?;
