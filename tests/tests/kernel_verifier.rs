@@ -1,8 +1,9 @@
-//! Instructions processed by the verifier, for every object and mode.
+//! The programs in the kernel: instructions processed by the verifier, for every object and mode, and the test vectors.
 
 use dcqcn_common::layout::Mode;
 use dcqcn_loader::dataplane;
 use dcqcn_tests::prelude::*;
+use dcqcn_tests::vectors;
 
 /// Limit of a program. The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS). Linux 6.1 processes 2.6 times
 /// as many of ingress as 6.18, and half as many of egress.
@@ -30,6 +31,17 @@ fn programs_verify_with_a_margin() -> Result<()> {
                 ensure!(walked <= limit, "{programs:?} {mode:?} {name}: {walked} instructions > {limit}");
             }
         }
+    }
+    Ok(())
+}
+
+/// The vectors of `tests/vectors/`.
+#[test]
+fn kernel_engine_passes_vectors() -> Result<()> {
+    require!();
+    for (name, _) in vectors::scenarios() {
+        let differences = vectors::load(name)?.kernel_differences()?;
+        ensure!(differences.is_empty(), "{name}: {}", differences.join("\n"));
     }
     Ok(())
 }

@@ -4,8 +4,7 @@ use dcqcn_tests::browser::Browser;
 use dcqcn_tests::fleet::MockDaemon;
 use dcqcn_tests::prelude::*;
 
-use super::fixture::{Page, TOKEN};
-use super::seen::{check_accessibility, picture};
+use super::fixture::{Page, TOKEN, check_accessibility, picture};
 
 /// Time of watching the browser for long tasks, and attempts, as the machine has other load.
 const WATCH_TIME: Duration = Duration::from_secs(8);
