@@ -13,7 +13,7 @@ use clap::Parser;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render::Table;
 use dcqcn_support::sync::lock;
-use dcqcn_tests::exit::exit_code;
+use dcqcn_tests::command::exit_code;
 use dcqcn_tests::prelude::*;
 use nix::unistd::Uid;
 
