@@ -28,11 +28,8 @@ const LITTLE: usize = 10;
 impl BridgeFixture {
     fn new(test: &str) -> Result<Self> {
         let host = |name: &str| Host::new(test, name);
-        let fixture = Self {
-            senders: [host("one")?, host("two")?],
-            _receivers: [host("near")?, host("far")?],
-            switch: host("switch")?,
-        };
+        let senders = [host("one")?, host("two")?];
+        let fixture = Self { senders, _receivers: [host("near")?, host("far")?], switch: host("switch")? };
         fixture.switch.command("ip link add br0 type bridge")?;
         fixture.switch.command("ip link set br0 up")?;
         let [near, far] = &fixture._receivers;

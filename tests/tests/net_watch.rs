@@ -95,9 +95,8 @@ fn watch_ends_with_its_attachment() -> Result<()> {
 
 /// The value of the series that begins with `name` and has all of `labels`.
 fn value(metrics: &str, name: &str, labels: &[&str]) -> Option<f64> {
-    let fits = |line: &&str| {
-        line.split(['{', ' ']).next() == Some(name) && labels.iter().all(|label| line.contains(label))
-    };
+    let has = |line: &str| labels.iter().all(|label| line.contains(label));
+    let fits = |line: &&str| line.split(['{', ' ']).next() == Some(name) && has(line);
     metrics.lines().find(fits)?.rsplit(' ').next()?.parse().ok()
 }
 

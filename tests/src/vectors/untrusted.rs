@@ -50,13 +50,8 @@ pub(super) fn connections() -> Vector {
         add("DREQ from the client", "egress", &management(v6, client, server, dreq(replying_qpn)));
         add("no pair is known", "ingress", &to_server);
         // A datagram names its peer; no message ends that pair.
-        let datagram = Roce {
-            v6,
-            opcode: Opcode::UD_SEND_ONLY,
-            source_qpn: asking_qpn,
-            dest_qpn: replying_qpn,
-            ..short()
-        };
+        let (opcode, source_qpn, dest_qpn) = (Opcode::UD_SEND_ONLY, asking_qpn, replying_qpn);
+        let datagram = Roce { v6, opcode, source_qpn, dest_qpn, ..short() };
         add("datagram", "egress", &datagram.frame());
         add("learned from the datagram", "ingress", &marked);
         add("DREQ of a datagram's QP", "ingress", &management(v6, server, client, dreq(asking_qpn)));

@@ -164,14 +164,8 @@ fn engines_agree_on_table_eviction() {
             // Flows arrive in a different order each time; the first ones get idle slots.
             let qpn = 2 + (n + 20 * round) % 59;
             let opcode = if qpn % 3 == 0 { Opcode::UD_SEND_ONLY } else { Opcode::RC_SEND_ONLY };
-            let roce = Roce {
-                dest_qpn: qpn,
-                source_qpn: 0x1000 + qpn,
-                opcode,
-                v6: qpn % 2 == 0,
-                ecn: Ecn::CE,
-                ..Roce::default()
-            };
+            let (source_qpn, v6, ecn) = (0x1000 + qpn, qpn % 2 == 0, Ecn::CE);
+            let roce = Roce { dest_qpn: qpn, source_qpn, opcode, v6, ecn, ..Roce::default() };
             let frame = roce.frame();
             both.process(Hook::Egress, now_ns, &frame, &Meta::default());
             let arrived = both.process(Hook::Ingress, now_ns, &frame, &received());
@@ -206,12 +200,8 @@ fn classes_mark_from_below_kmin_to_above_kmax() {
         let tc = usize::from(dscp) % CLASSES;
         let (mut sent_bytes, mut between) = (0, 0);
         for number in 0..60 {
-            let roce = Roce {
-                dscp,
-                v6: number % 2 == 1,
-                ecn: if number % 4 < 2 { Ecn::ECT0 } else { Ecn::ECT1 },
-                ..Roce::default()
-            };
+            let ecn = if number % 4 < 2 { Ecn::ECT0 } else { Ecn::ECT1 };
+            let roce = Roce { dscp, v6: number % 2 == 1, ecn, ..Roce::default() };
             let frame = roce.frame();
             let sent = both.process(Hook::Egress, now_ns, &frame, &Meta::default());
             let marked = sent.packet != frame;
@@ -272,13 +262,8 @@ fn engines_agree_on_pacers_and_cnp_limits() {
             for number in 0..400 {
                 let opcode =
                     if number % 7 == 0 { Opcode::UD_SEND_ONLY } else { Opcode::RC_RDMA_WRITE_MIDDLE };
-                let roce = Roce {
-                    opcode,
-                    dest_qpn: 2 + number % 2,
-                    src: 1 + (number % 3) as u8,
-                    psn: number,
-                    ..Roce::default()
-                };
+                let (dest_qpn, src) = (2 + number % 2, 1 + (number % 3) as u8);
+                let roce = Roce { opcode, dest_qpn, src, psn: number, ..Roce::default() };
                 let sent = both.process(Hook::Egress, now_ns, &roce.frame(), &Meta::default());
                 let is_of_htb = sent.priority >> 16 == both.params.port.htb_major;
                 paced += u32::from(sent.departure_ns > now_ns || is_of_htb);
@@ -640,12 +625,8 @@ fn engines_agree_inline_both_directions() {
         both.set_params(&params);
         let before = both.state().queues;
         for number in 0..120 {
-            let roce = Roce {
-                ecn: ECNS[number % 4],
-                v6: number % 3 == 0,
-                tags: taggings()[number % 5].clone(),
-                ..Roce::default()
-            };
+            let (ecn, tags) = (ECNS[number % 4], taggings()[number % 5].clone());
+            let roce = Roce { ecn, v6: number % 3 == 0, tags, ..Roce::default() };
             let frame = roce.frame();
             let passed = both.process(Hook::Xdp, now_ns, &frame, &received());
             if passed.verdict != Verdict::Drop {

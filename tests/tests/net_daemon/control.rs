@@ -188,12 +188,8 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
         assert!(refused.as_ref().is_some_and(|why| why.contains(expected)), "{refused:?}");
     }
     has(2_000_000_000)?;
-    let based_on = Some("1".into());
-    client.request::<Applied>(Verb::Apply(Apply {
-        over: based_on,
-        confirm_within_s: Some(60),
-        ..rate("2", "4gbit")
-    }))?;
+    let late = Apply { over: Some("1".into()), confirm_within_s: Some(60), ..rate("2", "4gbit") };
+    client.request::<Applied>(Verb::Apply(late))?;
     has(4_000_000_000)?;
     let undo = |name: &str| client.request::<Applied>(Verb::Undo(Confirm { name: name.into() }));
     assert!(undo("1").is_err(), "an undo without a pending change");

@@ -268,9 +268,8 @@ fn is_selected(test: &str, harness: &[String]) -> bool {
 }
 
 fn shell(workspace: &Workspace, series: Series) -> Result<()> {
-    let (guest, ()) = Guest::prepare(workspace, Arch::X86_64, Some(series), || {
-        Ok((scenario::build_driver(workspace)?, ()))
-    })?;
+    let driver = || Ok((scenario::build_driver(workspace)?, ()));
+    let (guest, ()) = Guest::prepare(workspace, Arch::X86_64, Some(series), driver)?;
     let booted = guest.boot(series)?;
     machine::write_start(&guest.share, &format!("{PREPARE}{SHELL}{END}"))?;
     booted.machine().converse()

@@ -205,9 +205,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         ..fault("a canary dead before its turn: paused, then approved", |fleet| {
             let canary = fleet.canary();
             fleet.fixture.kill_agent(&canary)?;
-            fleet.fixture.wait("the host is away", |status| {
-                Ok(reporting_hosts(status) < fleet.fixture.daemons.len())
-            })?;
+            let is_away = |status: &Value| Ok(reporting_hosts(status) < fleet.fixture.daemons.len());
+            fleet.fixture.wait("the host is away", is_away)?;
             fleet.coordinate()?;
             fleet
                 .fixture

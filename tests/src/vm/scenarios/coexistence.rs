@@ -118,9 +118,8 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     between(report, lab, ("an mq with an fq in each child", "q0"), "--pacer fq", |report, printed| {
         let shown = show(lab, "q0")?;
         // Before Linux 6.6 attaching adds clsact, which is not a queue.
-        let queues = |shown: &str| {
-            shown.lines().filter(|line| !line.contains("clsact")).map(str::to_owned).collect::<Vec<_>>()
-        };
+        let others = |line: &&str| !line.contains("clsact");
+        let queues = |shown: &str| shown.lines().filter(others).map(str::to_owned).collect::<Vec<_>>();
         let unchanged = queues(&shown) == queues(&before) && printed.contains("the fq of each queue is kept");
         if !unchanged {
             println!("{before}\n{shown}\n{printed}");
