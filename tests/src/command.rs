@@ -4,7 +4,7 @@ use std::env;
 use std::fmt::Display;
 use std::num::ParseIntError;
 use std::os::fd::OwnedFd;
-use std::process::{Child, ChildStdout, ExitStatus};
+use std::process::{Child, ChildStdout, ExitCode, ExitStatus};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::pty::{OpenptyResult, Winsize, openpty};
@@ -148,5 +148,17 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.kill();
+    }
+}
+
+/// Exit code of a program with a verdict: 0 for success; otherwise 1, with the error.
+pub fn exit_code(was_well: &Result<bool>) -> ExitCode {
+    match was_well {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

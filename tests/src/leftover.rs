@@ -67,6 +67,13 @@ pub fn waiters(host: &Host) -> Result<Vec<Pid>> {
     Ok(found)
 }
 
+/// Fails unless the attachment of an interface has a problem with this text.
+pub fn has_problem(lab: &Lab, iface: &str, text: &str) -> Result<()> {
+    let found = problems(lab, iface)?;
+    ensure!(found.iter().any(|problem| problem.contains(text)), "{found:?}");
+    Ok(())
+}
+
 pub fn problems(lab: &Lab, iface: &str) -> Result<Vec<String>> {
     let status = lab.json(&format!("status {iface}"))?;
     let problems = status["attachments"][0]["problems"].as_array().with_context(|| status.to_string())?;

@@ -7,7 +7,6 @@ pub mod bpf;
 pub mod browser;
 pub mod command;
 pub mod daemon;
-pub mod exit;
 pub mod fleet;
 pub mod host;
 pub mod kill;

@@ -163,13 +163,11 @@ impl Watched {
     /// Violations, as text; empty if none. A daemon may sample a second late, once.
     pub fn wrong(&self) -> Vec<&'static str> {
         const MAX_DELAY: Duration = Duration::from_millis(2_000);
+        let is_timely = |time: Duration, due: Duration| time >= due && time < due + MAX_DELAY;
         let is_right = [
-            (self.detection >= DETECTION && self.detection < DETECTION + MAX_DELAY, "the time of detection"),
+            (is_timely(self.detection, DETECTION), "the time of detection"),
             (self.held_in_storm == 0, "a packet is delayed in a storm"),
-            (
-                self.restoration >= RESTORATION && self.restoration < RESTORATION + MAX_DELAY,
-                "the time of restoration",
-            ),
+            (is_timely(self.restoration, RESTORATION), "the time of restoration"),
             (self.held_afterwards == 1, "a pause after the storm delays no packet"),
         ];
         is_right.into_iter().filter(|(is_right, _)| !is_right).map(|(_, what)| what).collect()

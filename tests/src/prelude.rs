@@ -45,7 +45,7 @@ pub use crate::fleet::{Etcd, FleetFixture};
 pub use crate::host::{Host, Pair, add_veth, join, request};
 pub use crate::kill::Tc;
 pub use crate::lab::{Lab, assert_contains};
-pub use crate::leftover::{complete, freed, problems, state, tables};
+pub use crate::leftover::{complete, freed, has_problem, problems, state, tables};
 pub use crate::packets::{CNP_TOS, CmMessage, Roce, cm, mac, req, v4, v6};
 pub use crate::repeat::while_repeating;
 pub use crate::retry::{wait, wait_for, wait_until, wait_value, while_busy};

@@ -50,9 +50,7 @@ pub fn while_busy(attempts: u32, mut test: impl FnMut() -> Result<()>) -> Result
     loop {
         match test() {
             Err(error) if attempt < attempts => {
-                eprintln!(
-                    "attempt {attempt} of {attempts} failed, retrying in case the machine was busy: {error:#}"
-                );
+                eprintln!("attempt {attempt} of {attempts} failed, retrying in case of load: {error:#}");
                 attempt += 1;
             }
             result => return result,

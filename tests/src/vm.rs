@@ -66,10 +66,8 @@ pub fn run_between(result: &Path, names: &[&str]) -> Result<()> {
 
 fn in_guest(name: &str, result: &Path, run: impl FnOnce(&mut Report) -> Result<()>) -> Result<()> {
     let kernel = fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
-    ensure!(
-        kernel.split_whitespace().any(|word| word == "dcqcn.guest=1"),
-        "scenarios rewire the kernel they run on: run them with `cargo xtask vm {name}`"
-    );
+    let is_guest = kernel.split_whitespace().any(|word| word == "dcqcn.guest=1");
+    ensure!(is_guest, "scenarios rewire the kernel they run on: run them with `cargo xtask vm {name}`");
     if peer::parameter(&kernel, "port") == Some("2") {
         return peer::serve();
     }

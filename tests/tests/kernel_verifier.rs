@@ -1,8 +1,9 @@
-//! Instructions processed by the verifier, for every object and mode.
+//! The programs in the kernel: instructions processed by the verifier, for every object and mode, and the test vectors.
 
 use dcqcn_common::layout::Mode;
 use dcqcn_loader::dataplane;
 use dcqcn_tests::prelude::*;
+use dcqcn_tests::vectors;
 
 /// Limit of a program. The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS). Linux 6.1 processes 2.6 times
 /// as many of ingress as 6.18, and half as many of egress.
@@ -27,12 +28,20 @@ fn programs_verify_with_a_margin() -> Result<()> {
                 let walked = info.verified_instruction_count().context("not counted before Linux 5.16")?;
                 eprintln!("{programs:?} {mode:?} {name}: {walked} instructions");
                 let limit = max_insns(name);
-                ensure!(
-                    walked <= limit,
-                    "{programs:?} {mode:?} {name}: {walked} instructions, limit {limit}"
-                );
+                ensure!(walked <= limit, "{programs:?} {mode:?} {name}: {walked} instructions > {limit}");
             }
         }
+    }
+    Ok(())
+}
+
+/// The vectors of `tests/vectors/`.
+#[test]
+fn kernel_engine_passes_vectors() -> Result<()> {
+    require!();
+    for (name, _) in vectors::scenarios() {
+        let differences = vectors::load(name)?.kernel_differences()?;
+        ensure!(differences.is_empty(), "{name}: {}", differences.join("\n"));
     }
     Ok(())
 }

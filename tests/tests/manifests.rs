@@ -118,10 +118,8 @@ fn containers_have_least_privileges() {
         let name = manifest["metadata"]["name"].as_str().unwrap();
         let is_daemon = name == "dcqcn";
         assert_eq!(pod["hostNetwork"] == true, is_daemon, "{name}");
-        assert!(
-            pod["hostPID"].is_null() && pod["hostIPC"].is_null() && pod["initContainers"].is_null(),
-            "{name}"
-        );
+        let is_unset = |key: &str| pod[key].is_null();
+        assert!(["hostPID", "hostIPC", "initContainers"].into_iter().all(is_unset), "{name}");
         assert_eq!(pod["automountServiceAccountToken"], false, "{name}");
         let filter = if is_daemon { "Unconfined" } else { "RuntimeDefault" };
         assert_eq!(pod["securityContext"]["seccompProfile"]["type"], filter, "{name}");
@@ -168,10 +166,8 @@ fn probes_use_the_daemon_port() {
     for (probe, path) in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")] {
         let get = &container[probe]["httpGet"];
         let address = format!("{}:{}", get["host"].as_str().unwrap(), get["port"]);
-        assert_eq!(
-            (Some(address.as_str()), get["path"].as_str()),
-            (file["metrics"]["listen"].as_str(), Some(path))
-        );
+        let found = (Some(address.as_str()), get["path"].as_str());
+        assert_eq!(found, (file["metrics"]["listen"].as_str(), Some(path)));
     }
     let socket = file["control"]["socket"].as_str().unwrap();
     let agent = &one("DaemonSet", "dcqcn-fleet-agent").unwrap()["spec"]["template"]["spec"]["containers"][0];
@@ -235,11 +231,8 @@ fn chart_applies_values() {
         return;
     };
     for (name, manifest) in &chart {
-        assert_eq!(
-            (strictly(manifest), &manifest["metadata"]["namespace"]),
-            (Ok(()), &json!("roce")),
-            "{name}"
-        );
+        let namespace = &manifest["metadata"]["namespace"];
+        assert_eq!((strictly(manifest), namespace), (Ok(()), &json!("roce")), "{name}");
         let pod = &manifest["spec"]["template"]["spec"];
         for container in pod["containers"].as_array().into_iter().flatten() {
             assert_eq!(container["image"], "registry/dcqcn:1", "{name}");

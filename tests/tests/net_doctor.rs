@@ -109,9 +109,8 @@ fn short_shaper_burst_reported() -> Result<()> {
         Ok(finding
             .map(|finding| (text(finding, "severity"), text(finding, "evidence"), text(finding, "fix"))))
     };
-    let tbf = |burst: &str| {
-        pair.a.command(&format!("tc qdisc replace dev a0 root tbf rate 20mbit burst {burst} limit 100000"))
-    };
+    let root = "tc qdisc replace dev a0 root";
+    let tbf = |burst: &str| pair.a.command(&format!("{root} tbf rate 20mbit burst {burst} limit 100000"));
     // 0.8 ms, shorter than a scheduler tick; then 26 ms.
     tbf("2000")?;
     let info = pair.a.attach("a0", Role::Switch, &[])?;

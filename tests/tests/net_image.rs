@@ -258,10 +258,8 @@ fn image_serves_node_and_rollout() -> Result<()> {
         let status: Value =
             serde_json::from_str(&node.inside(&dcqcn, &["/usr/bin/dcqcn", "--json", "status", "a0"])?)?;
         let one = &status["attachments"][0];
-        ensure!(
-            one["state"] == "attached" && one["problems"].as_array().is_some_and(Vec::is_empty),
-            "{status}"
-        );
+        let is_complete = one["problems"].as_array().is_some_and(Vec::is_empty);
+        ensure!(one["state"] == "attached" && is_complete, "{status}");
         Ok(one["attached_at_ns"].clone())
     };
     let first = attached_at(&node)?;

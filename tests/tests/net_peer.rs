@@ -88,10 +88,8 @@ fn attached_phase_leaves_hosts_detached() -> Result<()> {
     let found = findings(&report)?;
     // The throughput of a busy machine varies.
     assert!(found.iter().all(|id| *id == "tcp-slower"), "{report}");
-    assert!(
-        report["local"]["attached"]["np"] == true && report["peer"]["attached"]["rp"] == true,
-        "{report}"
-    );
+    let attached = |end: &str, point: &str| report[end]["attached"][point] == true;
+    assert!(attached("local", "np") && attached("peer", "rp"), "{report}");
     assert_eq!((pair.a.attached()?, pair.b.attached()?), (vec![], vec![]));
     Ok(())
 }

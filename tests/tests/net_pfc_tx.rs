@@ -28,20 +28,13 @@ const LITTLE: usize = 10;
 impl BridgeFixture {
     fn new(test: &str) -> Result<Self> {
         let host = |name: &str| Host::new(test, name);
-        let fixture = Self {
-            senders: [host("one")?, host("two")?],
-            _receivers: [host("near")?, host("far")?],
-            switch: host("switch")?,
-        };
+        let senders = [host("one")?, host("two")?];
+        let fixture = Self { senders, _receivers: [host("near")?, host("far")?], switch: host("switch")? };
         fixture.switch.command("ip link add br0 type bridge")?;
         fixture.switch.command("ip link set br0 up")?;
         let [near, far] = &fixture._receivers;
-        let ends = [
-            (&fixture.senders[0], "p1", 1),
-            (&fixture.senders[1], "p2", 3),
-            (near, "p0", NEAR),
-            (far, "p9", FAR),
-        ];
+        let [one, two] = &fixture.senders;
+        let ends = [(one, "p1", 1), (two, "p2", 3), (near, "p0", NEAR), (far, "p9", FAR)];
         for (host, port, number) in ends {
             join((host, "e0", number), (&fixture.switch, port, 10 + number), 1_500)?;
             fixture.switch.command(&format!("ip link set {port} master br0"))?;
@@ -50,9 +43,8 @@ impl BridgeFixture {
         let limits = ["link_rate=100mbit", "pfc.3.tx=on", "pfc.3.xoff=20KB", "pfc.3.xon=10KB"];
         for (host, port, src) in [(near, "p0", NEAR), (far, "p9", FAR)] {
             host.socket("e0")?.send(&Roce { src, dst: 99, ..Roce::default() }.frame())?;
-            fixture.switch.command(&format!(
-                "tc qdisc add dev {port} root handle 7: tbf rate {RATE_KBIT}kbit burst 2k limit 1m"
-            ))?;
+            let tbf = format!("tbf rate {RATE_KBIT}kbit burst 2k limit 1m");
+            fixture.switch.command(&format!("tc qdisc add dev {port} root handle 7: {tbf}"))?;
             let mut switch = request(port, Role::Switch, &limits)?;
             switch.settings.queues = Some(QueuesChoice::Auto);
             fixture.switch.attach_as(&switch)?;
@@ -161,11 +153,8 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
         ensure!(receives_nothing(&two, 50)?, "round {round}: the sender below XOFF is paused");
     }
     delays.sort_unstable();
-    println!(
-        "from the burst to the pause: median {:?}, longest {:?}",
-        delays[delays.len() / 2],
-        delays[delays.len() - 1]
-    );
+    let (median, longest) = (delays[delays.len() / 2], delays[delays.len() - 1]);
+    println!("from the burst to the pause: median {median:?}, longest {longest:?}");
     // Other queues are unaffected.
     burst(&one, 1, 0, BURST_PACKETS)?;
     ensure!(receives_nothing(&one, 100)?, "another queue pauses priority 3");
@@ -222,15 +211,9 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
         // Backlog above XON of the longer queue, at the port's rate; the first burst leaves immediately.
         let bytes = (2 * BURST_PACKETS * Roce::default().frame().len()) as u64 - 10_000 - 2_000;
         let empty = Duration::from_millis(bytes * 8 / RATE_KBIT);
-        println!(
-            "round {round}: on after {:?}, the longer queue is below XON after {empty:?}",
-            begun.elapsed()
-        );
-        ensure!(
-            begun.elapsed() > empty * 9 / 10,
-            "round {round}: on after {:?}, not {empty:?}",
-            begun.elapsed()
-        );
+        println!("round {round}: on after {:?}, below XON after {empty:?}", begun.elapsed());
+        let after = begun.elapsed();
+        ensure!(after > empty * 9 / 10, "round {round}: on after {after:?}, not {empty:?}");
         ensure!(receives_nothing(&one, 50)?, "round {round}: XOFF with an empty queue");
     }
     Ok(())

@@ -52,9 +52,8 @@ fn every_packet_has_queue() -> Result<()> {
     ] {
         let before = stats(&pair, &config)?;
         pair.a.socket("a0")?.send(&frame)?;
-        wait_until(&format!("{what} does not leave by queue {queue}"), || {
-            Ok(stats(&pair, &config)?[queue].packets != before[queue].packets)
-        })?;
+        let what = format!("{what} does not leave by queue {queue}");
+        wait_until(&what, || Ok(stats(&pair, &config)?[queue].packets != before[queue].packets))?;
     }
     Ok(())
 }

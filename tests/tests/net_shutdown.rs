@@ -20,8 +20,10 @@ enum End {
     Stuck,
 }
 
-const SIGNALS: [End; 3] =
-    [End::Signal(Signal::SIGTERM), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGHUP)];
+const TERM: End = End::Signal(Signal::SIGTERM);
+const INT: End = End::Signal(Signal::SIGINT);
+const HUP: End = End::Signal(Signal::SIGHUP);
+const ALL: [End; 5] = [TERM, INT, HUP, End::Terminal, End::Reader];
 
 /// Time limit for exiting.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
@@ -209,28 +211,25 @@ fn each(fixture: &Fixture, line: &str, ends: &[End]) -> Result<()> {
 }
 
 #[test]
-fn dashboard_ends_with_terminal() -> Result<()> {
+fn long_commands_end_with_their_user() -> Result<()> {
     require!();
-    let fixture = Fixture::new("endtop")?;
-    each(&fixture, "top a0 --interval 10ms", &SIGNALS)?;
-    each(&fixture, "top a0 --interval 3600s", &[End::Terminal])?;
-    each(&fixture, "top a0 --interval 10ms", &[End::Terminal])
-}
-
-#[test]
-fn streaming_commands_end_with_reader() -> Result<()> {
-    require!();
-    let fixture = Fixture::new("endlines")?;
-    for line in [
-        "monitor a0 --interval 3600s",
-        "monitor a0 --interval 10ms",
-        "events a0",
-        "run --metrics-only --listen 127.0.0.1:0",
-    ] {
-        each(&fixture, line, &SIGNALS)?;
-        each(&fixture, line, &[End::Terminal, End::Reader])?;
-    }
-    each(&fixture, "monitor a0 --interval 10ms", &[End::Stuck])
+    let fixture = Fixture::new("ends")?;
+    let commands: [(&str, &[End]); 12] = [
+        ("top a0 --interval 10ms", &[TERM, INT, HUP, End::Terminal]),
+        ("top a0 --interval 3600s", &[End::Terminal]),
+        ("monitor a0 --interval 3600s", &ALL),
+        ("monitor a0 --interval 10ms", &ALL),
+        ("monitor a0 --interval 10ms", &[End::Stuck]),
+        ("events a0", &ALL),
+        ("run --metrics-only --listen 127.0.0.1:0", &ALL),
+        ("run a0", &ALL),
+        // With a file, SIGHUP reloads it.
+        ("run --config {dir}/dcqcn.toml", &[TERM, INT, End::Terminal, End::Reader]),
+        ("dcqcn-lab sim incast --duration 270s", &ALL),
+        ("dcqcn-lab sim coexist --duration 270s", &ALL),
+        ("dcqcn-lab sim stability --duration 270s", &ALL),
+    ];
+    commands.into_iter().try_for_each(|(line, ends)| each(&fixture, line, ends))
 }
 
 #[test]
@@ -241,31 +240,7 @@ fn packet_trace_ends_with_reader() -> Result<()> {
     let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
     request.settings.log_packets = Some(1);
     fixture.pair.a.attach_as(&request)?;
-    each(&fixture, "events a0 --packets", &SIGNALS)?;
-    each(&fixture, "events a0 --packets", &[End::Terminal, End::Reader])
-}
-
-#[test]
-fn foreground_daemon_ends_with_terminal() -> Result<()> {
-    require!();
-    let fixture = Fixture::new("endrun")?;
-    // With a file, SIGHUP reloads it.
-    for line in ["run --config {dir}/dcqcn.toml", "run a0"] {
-        each(&fixture, line, &[SIGNALS[0], SIGNALS[1], End::Terminal, End::Reader])?;
-    }
-    each(&fixture, "run a0", &[SIGNALS[2]])
-}
-
-#[test]
-fn simulation_ends_on_signal() -> Result<()> {
-    require!();
-    let fixture = Fixture::new("endsim")?;
-    for line in ["sim incast", "sim coexist", "sim stability"] {
-        let line = format!("dcqcn-lab {line} --duration 270s");
-        each(&fixture, &line, &SIGNALS)?;
-        each(&fixture, &line, &[End::Terminal, End::Reader])?;
-    }
-    Ok(())
+    each(&fixture, "events a0 --packets", &ALL)
 }
 
 #[test]
@@ -273,7 +248,7 @@ fn lab_removes_network_on_signal() -> Result<()> {
     require!("htb");
     let fixture = Fixture::new("endlab")?;
     let line = "dcqcn-lab incast --control off --senders 2 --duration 600s";
-    for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
+    for end in ALL {
         each(&fixture, line, &[end])?;
         let left: Vec<_> = fs::read_dir("/run/netns")?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -291,7 +266,7 @@ fn soak_leaves_nothing_on_signal() -> Result<()> {
     /// Table sizes of its managed and new attachments.
     const SOAKED: [u32; 2] = [1_531, 1_533];
     let (fixture, before) = (Fixture::new("endsoak")?, SOAKED.map(tables));
-    for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
+    for end in ALL {
         each(&fixture, "dcqcn-soak --for 600s", &[end])?;
         let is_left = |name: &String| {
             let pid = name.trim_start_matches("dcqcn-test-").split('-').next().unwrap_or_default();

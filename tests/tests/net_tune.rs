@@ -41,6 +41,9 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         (3, "set a0,b0,lo rpg_gd=13", "nothing was changed"),
         (1, "set a0,b0 wred.3.kmin=2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1MB"),
         (1, "set --all --profile lab", "profile `lab` is for links up to 1gbit, this one has 10gbit"),
+        (2, "set a0 rpg_time_reset=55", "write a time, as in `55us`"),
+        (2, "set a0 rpg_ai_rate=10mbit rpg_gd=99", "rpg_gd = 99 is out of range: 10 to 15"),
+        (2, "set a0 pacer=none", "use `attach --pacer`"),
         (2, "set rpg_gd=13", "<IFACE|--all>"),
         (2, "set --all a0 rpg_gd=13", "either interfaces or --all"),
         (2, "get a0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
@@ -64,10 +67,8 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     ];
     assert_eq!(logged, expected.map(|(key, old, new)| (Some(key), Some(old), Some(new))));
     assert_eq!((&entries[0]["uid"], &entries[0]["sudo_user"]), (&0.into(), &"ada".into()));
-    assert_contains(
-        entries[0]["command"].as_str().unwrap_or_default(),
-        "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB",
-    );
+    let command = entries[0]["command"].as_str().unwrap_or_default();
+    assert_contains(command, "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB");
     lab.prints("log --last 1", "ada as root")?;
 
     // An unwritable log causes a warning, and the change stays.

@@ -169,10 +169,8 @@ pub fn packet(mut out: Vec<u8>, v6: bool, hosts: (u8, u8), tos: u8, bth: BthRepr
     let l3 = out.len();
     let length = (Udp::LEN + Bth::LEN + body.len() + icrc::LEN) as u16;
     if v6 {
-        let ip = Ipv6Repr {
-            flow_label: 0x1234,
-            ..Ipv6Repr::of_udp(tos, self::v6(hosts.0), self::v6(hosts.1), length)
-        };
+        let (src, dst) = (self::v6(hosts.0), self::v6(hosts.1));
+        let ip = Ipv6Repr { flow_label: 0x1234, ..Ipv6Repr::of_udp(tos, src, dst, length) };
         out.extend(ip.bytes());
     } else {
         let ip = Ipv4Repr { id: 0x77, ..Ipv4Repr::of_udp(tos, v4(hosts.0), v4(hosts.1), length) };
@@ -233,14 +231,8 @@ pub const fn req(local_comm_id: u32, local_qpn: u32) -> Req {
 
 /// A connection management message from host `src` to host `dst`, from QP1 to QP1.
 pub fn cm(src: u8, dst: u8, message: &CmMessage) -> Vec<u8> {
-    let datagram = Roce {
-        src,
-        dst,
-        opcode: Opcode::UD_SEND_ONLY,
-        dest_qpn: QP_GSI,
-        payload: Mad::LEN,
-        ..Roce::default()
-    };
+    let (opcode, dest_qpn, payload) = (Opcode::UD_SEND_ONLY, QP_GSI, Mad::LEN);
+    let datagram = Roce { src, dst, opcode, dest_qpn, payload, ..Roce::default() };
     let mut frame = datagram.frame();
     frame[datagram.bth() + Bth::LEN + Deth::LEN..][..Mad::LEN].copy_from_slice(&message.datagram(7));
     seal(&mut frame, datagram.l3());

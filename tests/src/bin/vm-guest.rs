@@ -23,10 +23,8 @@ fn dispatch(arguments: &[&str]) -> Result<()> {
             Ok(())
         }
         ["lab", hosts] => {
-            let lab = vm::lab::Lab::new(
-                hosts.parse().context("lab NUMBER-OF-HOSTS")?,
-                &vm::lab::Options::default(),
-            )?;
+            let hosts: u8 = hosts.parse().context("lab NUMBER-OF-HOSTS")?;
+            let lab = vm::lab::Lab::new(hosts, &vm::lab::Options::default())?;
             println!("{lab}");
             // The guest keeps running for the user at the console.
             std::mem::forget(lab);

@@ -1,13 +1,13 @@
 //! Endpoints: fast CNPs, and connections that are set up and closed.
 
-use std::net::Ipv6Addr;
-
 use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::cm::{Attribute, Dreq, Mad, Req};
 use dcqcn_common::wire::ext::Deth;
 
-use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
-use super::{Other, Step, Vector};
+use super::parts::{
+    ANSWERS, CNP_TOS, LEARNS, MARKS, START_US, THRESHOLDS, named, other, short, step, vector,
+};
+use super::{Step, Vector};
 use crate::packets::seal;
 use crate::prelude::*;
 
@@ -38,19 +38,12 @@ pub(super) fn cnp_fast() -> Vector {
             add("a datagram names its sender", 73, true, &datagram);
             let known = Roce { dest_qpn: dest_qpn + 0x600, ..data.clone() };
             add("sender known", 73, true, &known);
-            let addr = if v6 { crate::packets::v6(known.dst) } else { mapped(v4(known.dst)) };
-            pairs.push(Other { addr: Ipv6Addr::from(addr), qpn: known.dest_qpn, other_qpn: 0x00ab_cdef });
+            pairs.push(other(v6, known.dst, known.dest_qpn, 0x00ab_cdef));
         }
     }
-    let more = ["wred.3.pmax=0", "fast_cnp=on", "min_time_between_cnps=50us", "cnp_dscp=46"];
-    Vector {
-        pairs,
-        ..vector(
-            "A congestion point that answers the packets it marks.",
-            &with(MARKS, &with(THRESHOLDS, &more)),
-            steps,
-        )
-    }
+    let more = "wred.3.pmax=0 fast_cnp=on min_time_between_cnps=50us cnp_dscp=46";
+    let settings = format!("{MARKS} {THRESHOLDS} {more}");
+    Vector { pairs, ..vector("A congestion point that answers the packets it marks.", &settings, steps) }
 }
 
 /// A mark within a CNP interval is answered after the interval, at the flow's next packet.
@@ -89,8 +82,7 @@ pub(super) fn cnp_window() -> Vector {
         }
         now_us += 3_000_000;
     }
-    let settings = ["rp_enable=off", "link_rate=1gbit", "min_time_between_cnps=50us", "np_window=both"];
-    vector("Marks within the interval of a CNP.", &settings, steps)
+    vector("Marks within the interval of a CNP.", &format!("{ANSWERS} np_window=both"), steps)
 }
 
 /// A packet from one general services interface to another.
@@ -177,7 +169,5 @@ pub(super) fn connections() -> Vector {
         let dreq = Dreq { comm_ids: comm_ids(asks, replies), remote_qpn: replying_qpn };
         add("DREQ of it", "egress", &management(v6, client, server, CmMessage::Dreq(dreq)));
     }
-    let settings =
-        ["link_rate=40gbit", "min_time_between_cnps=0", "rate_reduce_monitor_period=0", "wire_overhead=0"];
-    vector("Pairs learned from connection management.", &settings, steps)
+    vector("Pairs learned from connection management.", LEARNS, steps)
 }

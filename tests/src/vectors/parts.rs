@@ -1,6 +1,6 @@
 //! Building blocks of the scenarios.
 
-use super::{Output, Step, Vector, hex};
+use super::{Other, Output, Step, Vector, hex};
 pub(super) use crate::packets::CNP_TOS;
 use crate::prelude::*;
 
@@ -9,23 +9,24 @@ pub(super) const START_US: u64 = 1_000_000;
 pub(super) const PACKET_BYTES: u64 = 1_024;
 
 /// A congestion point that uses the given depth.
-pub(super) const MARKS: &[&str] =
-    &["cp_enable=on", "np_enable=off", "rp_enable=off", "queue_source=backlog", "link_rate=1gbit"];
-
-pub(super) fn with(settings: &[&'static str], more: &[&'static str]) -> Vec<&'static str> {
-    [settings, more].concat()
-}
+pub(super) const MARKS: &str =
+    "cp_enable=on np_enable=off rp_enable=off queue_source=backlog link_rate=1gbit";
 
 /// A notification point alone.
-pub(super) const ANSWERS: &[&str] = &["rp_enable=off", "link_rate=1gbit", "min_time_between_cnps=50us"];
+pub(super) const ANSWERS: &str = "rp_enable=off link_rate=1gbit min_time_between_cnps=50us";
+
+/// Learns pairs; every mark is answered, and every CNP cuts.
+pub(super) const LEARNS: &str =
+    "link_rate=40gbit min_time_between_cnps=0 rate_reduce_monitor_period=0 wire_overhead=0";
 
 /// Thresholds of 8 and 72 packets.
-pub(super) const THRESHOLDS: &[&str] = &["wred.3.kmin=8192B", "wred.3.kmax=73728B"];
+pub(super) const THRESHOLDS: &str = "wred.3.kmin=8192B wred.3.kmax=73728B";
 
-pub(super) fn vector(about: &str, settings: &[&str], steps: Vec<Step>) -> Vector {
+/// `settings` are separated by blanks.
+pub(super) fn vector(about: &str, settings: &str, steps: Vec<Step>) -> Vector {
     Vector {
         about: about.to_owned(),
-        settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+        settings: settings.split_whitespace().map(str::to_owned).collect(),
         paces: false,
         packet_bytes: PACKET_BYTES,
         pairs: Vec::new(),
@@ -61,4 +62,10 @@ pub(super) fn short() -> Roce {
 
 pub(super) fn mapped(addr: [u8; 4]) -> [u8; 16] {
     Ipv4Addr::from(addr).to_ipv6_mapped().octets()
+}
+
+/// The pair of a QP of this host.
+pub(super) fn other(is_v6: bool, host: u8, qpn: u32, other_qpn: u32) -> Other {
+    let addr = if is_v6 { v6(host) } else { mapped(v4(host)) };
+    Other { addr: addr.into(), qpn, other_qpn }
 }

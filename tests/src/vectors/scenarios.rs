@@ -1,16 +1,16 @@
 //! Scenarios of the test vectors: packets, times and configurations. The expected results are in the files.
 
-use std::net::Ipv6Addr;
-
 use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::ecn;
 use dcqcn_common::wire::eth::VlanTag;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
 
-use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
+use super::parts::{
+    ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, other, short, step, vector,
+};
 use super::traces::REACTS;
-use super::{Other, Step, Vector, endpoints, traces, untrusted, variants};
+use super::{Step, Vector, endpoints, traces, untrusted, variants};
 use crate::packets::{OPCODES, seal};
 use crate::prelude::*;
 
@@ -56,7 +56,7 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
 }
 
 /// No point is on: packets are only classified.
-const OBSERVER_ONLY: &[&str] = &["np_enable=off", "rp_enable=off"];
+const OBSERVER_ONLY: &str = "np_enable=off rp_enable=off";
 
 fn opcodes() -> Vector {
     let steps = OPCODES.map(Opcode).flat_map(|opcode| {
@@ -187,8 +187,9 @@ fn classes() -> Vector {
     let steps = (0..64).flat_map(|dscp| {
         [false, true].map(|v6| step("egress", START_US, &Roce { v6, dscp, ..short() }.frame()))
     });
-    let more = ["dscp_to_tc.0=7", "dscp_to_tc.10=1", "dscp_to_tc.24=3", "dscp_to_tc.63=5", "tc_to_queue.5=2"];
-    vector("Every DSCP, and the class it is counted in.", &with(MARKS, &more), steps.collect())
+    let settings =
+        format!("{MARKS} dscp_to_tc.0=7 dscp_to_tc.10=1 dscp_to_tc.24=3 dscp_to_tc.63=5 tc_to_queue.5=2");
+    vector("Every DSCP, and the class it is counted in.", &settings, steps.collect())
 }
 
 const DEPTHS: [u64; 6] = [0, 7, 8, 9, 72, 73];
@@ -223,36 +224,30 @@ fn every_codepoint() -> Vec<(String, Vec<u8>)> {
 }
 
 fn marking() -> Vector {
-    let settings = with(MARKS, &with(THRESHOLDS, &["wred.3.pmax=0"]));
+    let settings = format!("{MARKS} {THRESHOLDS} wred.3.pmax=0");
     let steps = at_depths(&DEPTHS, &every_codepoint());
     vector("Probability 0 up to Kmax and 1 above it.", &settings, steps)
 }
 
 fn marking_never() -> Vector {
-    let settings = with(MARKS, &with(THRESHOLDS, &["wred.3.ecn=off"]));
+    let settings = format!("{MARKS} {THRESHOLDS} wred.3.ecn=off");
     vector("A class that does not mark.", &settings, at_depths(&[0, 9, 73, 1_000], &every_codepoint()))
 }
 
 fn marking_always() -> Vector {
     // The ramp ends at exactly 1, at Kmax.
-    let settings = with(MARKS, &with(THRESHOLDS, &["wred.3.pmax=100%"]));
+    let settings = format!("{MARKS} {THRESHOLDS} wred.3.pmax=100%");
     vector("Probability 1 at Kmax.", &settings, at_depths(&[8, 72, 73], &every_codepoint()))
 }
 
 fn not_ect_dropped() -> Vector {
-    let settings = with(MARKS, &with(THRESHOLDS, &["wred.3.pmax=100%", "drop_not_ect=on"]));
+    let settings = format!("{MARKS} {THRESHOLDS} wred.3.pmax=100% drop_not_ect=on");
     vector("Not-ECT packets are dropped above Kmax.", &settings, at_depths(&[8, 72, 73], &every_codepoint()))
 }
 
 /// Trimming above 80 packets; trimmed packets are of class 5.
-const TRIMS: &[&str] = &[
-    "wred.3.queue_limit=81920B",
-    "trim_dscp_value=10",
-    "dscp_to_tc.10=5",
-    "tc_to_queue.5=5",
-    "wire_overhead=0B",
-    "fast_cnp=on",
-];
+const TRIMS: &str = "wred.3.queue_limit=81920B trim_dscp_value=10 dscp_to_tc.10=5 tc_to_queue.5=5 \
+                     wire_overhead=0B fast_cnp=on";
 
 fn trimming() -> Vector {
     let mut packets = every_codepoint();
@@ -274,7 +269,7 @@ fn trimming() -> Vector {
     }
     let own = named("the host's own", step("egress", START_US + 1_000_000, &short().frame()));
     steps.push(Step { depth_packets: 81, ..own });
-    let settings = with(MARKS, &with(THRESHOLDS, &with(TRIMS, &["wred.3.pmax=0"])));
+    let settings = format!("{MARKS} {THRESHOLDS} {TRIMS} wred.3.pmax=0");
     vector("Data that does not fit the queue is cut to its headers.", &settings, steps)
 }
 
@@ -284,8 +279,7 @@ fn trimming_share() -> Vector {
         let now_us = if n < 20 { START_US } else { START_US + n * 500 };
         Step { is_forwarded: true, depth_packets: 90, ..step("egress", now_us, &short().frame()) }
     });
-    let settings =
-        with(MARKS, &with(THRESHOLDS, &with(TRIMS, &["trim_share=0.1%", "fast_cnp=off", "wred.3.pmax=0"])));
+    let settings = format!("{MARKS} {THRESHOLDS} {TRIMS} trim_share=0.1% fast_cnp=off wred.3.pmax=0");
     vector("Trimmed packets use at most their share of the link.", &settings, steps.collect())
 }
 
@@ -307,20 +301,12 @@ fn cnp() -> Vector {
         {
             for payload in [0, 4, 16, 40, 1_024] {
                 dest_qpn += 1;
-                add(
-                    "sender unknown: the hint",
-                    &Roce { tags: tags.clone(), payload, ..marked(v6, dest_qpn) },
-                );
+                let roce = Roce { tags: tags.clone(), payload, ..marked(v6, dest_qpn) };
+                add("sender unknown: the hint", &roce);
             }
             dest_qpn += 1;
             add("sender known", &Roce { tags: tags.clone(), ..marked(v6, dest_qpn) });
-            let roce = Roce { v6, ..Roce::default() };
-            let addr = if v6 { crate::packets::v6(roce.dst) } else { mapped(v4(roce.dst)) };
-            pairs.push(Other {
-                addr: Ipv6Addr::from(addr),
-                qpn: dest_qpn,
-                other_qpn: 0x00ab_cd00 + dest_qpn % 256,
-            });
+            pairs.push(other(v6, short().dst, dest_qpn, 0x00ab_cd00 + dest_qpn % 256));
         }
         dest_qpn += 1;
         for (opcode, about) in [
@@ -338,14 +324,12 @@ fn cnp() -> Vector {
             add("not marked", &Roce { ecn, ..marked(v6, dest_qpn) });
         }
     }
-    Vector {
-        pairs,
-        ..vector("CNPs, byte by byte.", &with(ANSWERS, &["cnp_dscp=46", "cnp_802p_prio=5"]), steps)
-    }
+    let settings = format!("{ANSWERS} cnp_dscp=46 cnp_802p_prio=5");
+    Vector { pairs, ..vector("CNPs, byte by byte.", &settings, steps) }
 }
 
 /// Marked packets of several flows and senders over time.
-fn cnp_limit(limit: &'static str) -> Vector {
+fn cnp_limit(limit: &str) -> Vector {
     let mut steps = Vec::new();
     for (n, gap_us) in
         [0, 1, 48, 1, 1, 49, 50, 51, 10, 10, 10, 10, 10, 10, 100, 0, 0, 200, 49, 1].into_iter().enumerate()
@@ -359,8 +343,7 @@ fn cnp_limit(limit: &'static str) -> Vector {
         let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: n as u32 % 3, ..marked(false, 9) };
         steps.push(step("ingress", now_us, &datagram.frame()));
     }
-    let limit = if limit == "qp" { "cnp_limit=qp" } else { "cnp_limit=peer" };
-    vector("At most one CNP per interval.", &with(ANSWERS, &[limit]), steps)
+    vector("At most one CNP per interval.", &format!("{ANSWERS} cnp_limit={limit}"), steps)
 }
 
 fn cnp_received() -> Vector {
@@ -376,8 +359,7 @@ fn cnp_received() -> Vector {
         steps.push(at("sooner than rate_reduce_monitor_period", 2, &hinted));
         steps.push(at("no longer", 41, &hinted));
         steps.push(at("sender known", 100, &data.cnp(Some(0x77), CNP_TOS)));
-        let addr = if v6 { crate::packets::v6(data.src) } else { mapped(v4(data.src)) };
-        pairs.push(Other { addr: Ipv6Addr::from(addr), qpn: 0x77, other_qpn: data.dest_qpn });
+        pairs.push(other(v6, data.src, 0x77, data.dest_qpn));
         steps.push(at("unknown sender", 200, &data.cnp(Some(0x78), CNP_TOS)));
         let mut unknown = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
         steps.push(at("unknown flow", 200, &unknown));
@@ -419,6 +401,6 @@ fn cnp_received() -> Vector {
         steps.push(sent(START_US + 500));
     }
     assert!(steps.iter().all(|step| step.packet.len() > 2 * icrc::LEN));
-    let settings = with(REACTS, &["link_rate=40gbit", "rate_reduce_monitor_period=40us"]);
+    let settings = format!("{REACTS} link_rate=40gbit rate_reduce_monitor_period=40us");
     Vector { pairs, ..vector("CNPs that cut, and CNPs that are ignored.", &settings, steps) }
 }

@@ -2,13 +2,13 @@
 
 use dcqcn_common::classify::QP_GSI;
 
-use super::parts::{CNP_TOS, START_US, named, short, step, vector, with};
+use super::parts::{CNP_TOS, START_US, named, short, step, vector};
 use super::{Step, Vector};
 use crate::prelude::*;
 
 /// A reaction point whose machine runs without pacing: departure times are not compared.
-pub(super) const REACTS: &[&str] =
-    &["np_enable=off", "rpg_hai_rate=400mbit", "rate_reduce_monitor_period=0", "wire_overhead=0"];
+pub(super) const REACTS: &str =
+    "np_enable=off rpg_hai_rate=400mbit rate_reduce_monitor_period=0 wire_overhead=0";
 
 /// Time line of one flow.
 pub(super) struct Timeline {
@@ -42,7 +42,7 @@ pub(super) fn rate_paper() -> Vector {
         trace.send(54).send(1);
     }
     trace.cnp(7).send(100).cnp(300).cnp(10).send(3);
-    let settings = with(REACTS, &["link_rate=40gbit"]);
+    let settings = format!("{REACTS} link_rate=40gbit");
     vector("The paper's machine at 40 Gbit/s, CNPs at 0, 50 and 100 us.", &settings, trace.steps)
 }
 
@@ -57,7 +57,7 @@ pub(super) fn rate_bytes() -> Vector {
     for n in 0..60 {
         trace.send(n % 11 * 9);
     }
-    let settings = with(REACTS, &["link_rate=40gbit", "rpg_byte_reset=1000B", "rpg_threshold=3"]);
+    let settings = format!("{REACTS} link_rate=40gbit rpg_byte_reset=1000B rpg_threshold=3");
     vector("Byte counter and timer, into hyper increase.", &settings, trace.steps)
 }
 
@@ -67,7 +67,7 @@ pub(super) fn rate_gaps() -> Vector {
     for gap_us in [1, 54, 55, 56, 110, 275, 276, 330, 1_000, 10_000, 100_000, 1_000_000, 3_000_000] {
         trace.cnp(20).cnp(60).send(gap_us).send(gap_us).cnp(gap_us).send(0);
     }
-    let settings = with(REACTS, &["link_rate=100gbit", "rpg_byte_reset=0"]);
+    let settings = format!("{REACTS} link_rate=100gbit rpg_byte_reset=0");
     vector("Gaps of one to 55,000 periods, timer only.", &settings, trace.steps)
 }
 
@@ -78,16 +78,8 @@ pub(super) fn rate_hyper() -> Vector {
     for gap_us in [1, 200, 400, 800, 1_600, 3_200, 1, 6_400, 1] {
         trace.send(gap_us).send(1).send(1);
     }
-    let settings = with(
-        REACTS,
-        &[
-            "link_rate=400gbit",
-            "rpg_byte_reset=1000B",
-            "rpg_threshold=1",
-            "rpg_hai_rate=50mbit",
-            "rpg_ai_rate=5mbit",
-        ],
-    );
+    let more = "link_rate=400gbit rpg_byte_reset=1000B rpg_threshold=1 rpg_hai_rate=50mbit rpg_ai_rate=5mbit";
+    let settings = format!("{REACTS} {more}");
     vector("Growing steps up to the line rate.", &settings, trace.steps)
 }
 
@@ -100,35 +92,16 @@ pub(super) fn rate_line() -> Vector {
     for gap_us in [500, 1_000, 4_400, 50_000, 400_000] {
         trace.send(gap_us).send(1);
     }
-    let settings = with(
-        REACTS,
-        &[
-            "link_rate=20mbit",
-            "rpg_min_rate=1mbit",
-            "rpg_ai_rate=100kbit",
-            "rpg_hai_rate=1mbit",
-            "rpg_time_reset=2200us",
-            "dce_tcp_rtt=2200us",
-            "rpg_byte_reset=0",
-            "rpg_min_dec_fac=60",
-            "rpg_gd=12",
-            "initial_alpha_value=700",
-            "dce_tcp_g=960",
-            "rate_reduce_monitor_period=10us",
-        ],
-    );
+    let more = "link_rate=20mbit rpg_min_rate=1mbit rpg_ai_rate=100kbit rpg_hai_rate=1mbit \
+                rpg_time_reset=2200us dce_tcp_rtt=2200us rpg_byte_reset=0 rpg_min_dec_fac=60 rpg_gd=12 \
+                initial_alpha_value=700 dce_tcp_g=960 rate_reduce_monitor_period=10us";
+    let settings = format!("{REACTS} {more}");
     vector("A slow link: floors, gentle cuts, another gain.", &settings, trace.steps)
 }
 
 /// A reaction point that paces.
-pub(super) const PACES: &[&str] = &[
-    "np_enable=off",
-    "pacing_credit=0",
-    "rpg_hai_rate=200mbit",
-    "rate_reduce_monitor_period=0",
-    "wire_overhead=0",
-    "link_rate=1gbit",
-];
+pub(super) const PACES: &str = "np_enable=off pacing_credit=0 rpg_hai_rate=200mbit \
+                                rate_reduce_monitor_period=0 wire_overhead=0 link_rate=1gbit";
 
 pub(super) fn order() -> Vector {
     use Opcode as Op;
@@ -173,8 +146,7 @@ pub(super) fn order() -> Vector {
     // Management packets are not delayed.
     trace.roce = Roce { dest_qpn: QP_GSI, opcode: Op::UD_SEND_ONLY, ..short() };
     trace.send(1);
-    let vector = vector("All packets of a QP in order, at 10 Mbit/s.", PACES, trace.steps);
-    Vector { paces: true, ..vector }
+    Vector { paces: true, ..vector("All packets of a QP in order, at 10 Mbit/s.", PACES, trace.steps) }
 }
 
 pub(super) fn gap() -> Vector {
@@ -191,6 +163,5 @@ pub(super) fn gap() -> Vector {
     for gap_us in [55, 110, 275, 1, 2_000, 20, 3, 300, 5_000, 40] {
         trace.send(gap_us).send(0).send(gap_us / 3).cnp(gap_us / 5).cnp(gap_us / 7).send(1);
     }
-    let vector = vector("The gap after a packet follows the current rate.", PACES, trace.steps);
-    Vector { paces: true, ..vector }
+    Vector { paces: true, ..vector("The gap after a packet follows the current rate.", PACES, trace.steps) }
 }

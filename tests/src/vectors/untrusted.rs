@@ -3,7 +3,7 @@
 use dcqcn_common::wire::cm::{Dreq, Req};
 
 use super::endpoints::management;
-use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, named, short, step, vector, with};
+use super::parts::{ANSWERS, CNP_TOS, LEARNS, MARKS, START_US, THRESHOLDS, named, short, step, vector};
 use super::{Step, Vector};
 use crate::prelude::*;
 
@@ -36,12 +36,8 @@ pub(super) fn connections() -> Vector {
         let rej = CmMessage::Rej { comm_ids: comm_ids(forges, asks), message: 1, reason: 28 };
         add("REJ from an unknown sender", "ingress", &management(v6, unrelated, client, rej));
         add("still known", "ingress", &marked);
-        let hijacked = Rep { comm_ids: comm_ids(forges, asks), local_qpn: forged_qpn, ..rep };
-        add(
-            "REP from an unknown sender",
-            "ingress",
-            &management(v6, unrelated, client, CmMessage::Rep(hijacked)),
-        );
+        let rep = CmMessage::Rep(Rep { comm_ids: comm_ids(forges, asks), local_qpn: forged_qpn, ..rep });
+        add("REP from an unknown sender", "ingress", &management(v6, unrelated, client, rep));
         add("the unknown sender is learned", "ingress", &marked);
         let dreq = |qpn| CmMessage::Dreq(Dreq { comm_ids: comm_ids(replies, asks), remote_qpn: qpn });
         add("DREQ from the previous peer", "ingress", &management(v6, server, client, dreq(asking_qpn)));
@@ -54,13 +50,8 @@ pub(super) fn connections() -> Vector {
         add("DREQ from the client", "egress", &management(v6, client, server, dreq(replying_qpn)));
         add("no pair is known", "ingress", &to_server);
         // A datagram names its peer; no message ends that pair.
-        let datagram = Roce {
-            v6,
-            opcode: Opcode::UD_SEND_ONLY,
-            source_qpn: asking_qpn,
-            dest_qpn: replying_qpn,
-            ..short()
-        };
+        let (opcode, source_qpn, dest_qpn) = (Opcode::UD_SEND_ONLY, asking_qpn, replying_qpn);
+        let datagram = Roce { v6, opcode, source_qpn, dest_qpn, ..short() };
         add("datagram", "egress", &datagram.frame());
         add("learned from the datagram", "ingress", &marked);
         add("DREQ of a datagram's QP", "ingress", &management(v6, server, client, dreq(asking_qpn)));
@@ -68,9 +59,7 @@ pub(super) fn connections() -> Vector {
         add("datagram to another", "egress", &Roce { dest_qpn: forged_qpn, ..datagram }.frame());
         add("the first pair is kept", "ingress", &marked);
     }
-    let settings =
-        ["link_rate=40gbit", "min_time_between_cnps=0", "rate_reduce_monitor_period=0", "wire_overhead=0"];
-    vector("Connection management from unknown senders.", &settings, steps)
+    vector("Connection management from unknown senders.", LEARNS, steps)
 }
 
 /// More marks than a port may answer.
@@ -89,7 +78,7 @@ pub(super) fn cnp_rate() -> Vector {
         }
     }
     // A burst of two, then one every 5 ms.
-    vector("A bound on the CNPs of a port.", &with(ANSWERS, &["cnp_rate=200"]), steps)
+    vector("A bound on the CNPs of a port.", &format!("{ANSWERS} cnp_rate=200"), steps)
 }
 
 /// A packet to and from group addresses, and to a host.
@@ -148,8 +137,8 @@ pub(super) fn cnp_fast_group() -> Vector {
             steps.push(Step { depth_packets: 73, is_forwarded: true, ..step });
         }
     }
-    let more = ["wred.3.pmax=0", "fast_cnp=on", "min_time_between_cnps=50us"];
-    vector("Frames of groups, marked here.", &with(MARKS, &with(THRESHOLDS, &more)), steps)
+    let more = "wred.3.pmax=0 fast_cnp=on min_time_between_cnps=50us";
+    vector("Frames of groups, marked here.", &format!("{MARKS} {THRESHOLDS} {more}"), steps)
 }
 
 /// Tenants of one port have separate flows, CNP intervals and pairs, even with equal addresses and QPNs.
@@ -196,9 +185,6 @@ pub(super) fn vlans() -> Vector {
             add(&format!("{about}: CNP for the datagram's QP"), "ingress", &cnp);
         }
     }
-    vector(
-        "Equal addresses and QPNs in several VLANs.",
-        &["link_rate=1gbit", "min_time_between_cnps=50us"],
-        steps,
-    )
+    let settings = "link_rate=1gbit min_time_between_cnps=50us";
+    vector("Equal addresses and QPNs in several VLANs.", settings, steps)
 }

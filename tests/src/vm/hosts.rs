@@ -189,14 +189,9 @@ impl Hosts {
         self.both(&format!(
             "{BRIDGE}\n{script}\nip address replace {network}.$N/24 dev {rdma}\nrdma link add rxe0 type rxe netdev {rdma}"
         ))?;
-        self.sh(
-            SENDER,
-            &format!(
-                "for try in 1 2 3 4 5; do busybox ping -I {rdma} -c 1 -W 5 {network}.$M && exit; done; exit 1"
-            ),
-        )
-        .context("the second guest does not respond")
-        .map(drop)
+        let ping = format!("busybox ping -I {rdma} -c 1 -W 5 {network}.$M");
+        let pinged = self.sh(SENDER, &format!("for try in 1 2 3 4 5; do {ping} && exit; done; exit 1"));
+        pinged.context("the second guest does not respond").map(drop)
     }
 
     /// The interface for `dcqcn`.

@@ -89,10 +89,8 @@ pub fn serve() -> Result<()> {
         if !output.status.success() {
             text += &String::from_utf8_lossy(&output.stderr);
         }
-        put(
-            &result(number),
-            &serde_json::to_vec(&CommandResult { ok: output.status.success(), output: text })?,
-        )?;
+        let outcome = CommandResult { ok: output.status.success(), output: text };
+        put(&result(number), &serde_json::to_vec(&outcome)?)?;
     }
     Ok(())
 }

@@ -36,15 +36,16 @@ impl Report {
         })
     }
 
-    pub fn columns(&mut self, columns: &[&str]) {
-        self.columns = columns.iter().map(|column| (*column).to_owned()).collect();
-        println!("{}", self.columns.join(" | "));
+    /// Names the columns, which ` | ` separates.
+    pub fn columns(&mut self, names: &str) {
+        self.columns = names.split(" | ").map(str::to_owned).collect();
+        println!("{names}");
     }
 
     /// Adds a row with the names of its columns, which all rows have.
     pub fn record<const N: usize>(&mut self, cells: [(&str, String); N]) {
         if self.rows.is_empty() {
-            self.columns(&cells.each_ref().map(|(column, _)| *column));
+            self.columns(&cells.each_ref().map(|(column, _)| *column).join(" | "));
         }
         self.row(cells.map(|(_, cell)| cell));
     }

@@ -43,17 +43,9 @@ pub const SITUATIONS: &[Situation] = &[
     situation("link", "carrier lost, interface down and up", changes::link),
     situation("paused", "the receiver paused for 5 s, and frozen for 5 s", changes::paused),
     situation("alone", "dcqcn in one of the guests only", sides::alone),
-    situation(
-        "firmware",
-        "a receiver that answers as firmware does, and one that names wrong QPNs",
-        sides::firmware,
-    ),
+    situation("firmware", "a receiver that answers as firmware does, or names wrong QPNs", sides::firmware),
     situation("queues", "a NIC with several queues, mq and fq", nic::queues),
-    situation(
-        "line-rate",
-        "link_rate by the driver: cut and recovery of a flow at line rate",
-        nic::line_rate,
-    ),
+    situation("line-rate", "link_rate by the driver: cut and recovery at line rate", nic::line_rate),
     situation("vlan", "a VLAN above the NIC, tags by the NIC and by the kernel", topologies::vlan),
     situation("qinq", "two tags above the NIC", topologies::qinq),
     situation("bond", "active-backup, with a failover of each guest under traffic", topologies::bond),
@@ -61,31 +53,14 @@ pub const SITUATIONS: &[Situation] = &[
     situation("vxlan", "soft-RoCE and dcqcn on a tunnel", topologies::vxlan),
     situation("vrf", "the NIC in a VRF", topologies::vrf),
     situation("bridge", "soft-RoCE on a bridge, dcqcn on its port", topologies::bridge),
-    situation(
-        "storage",
-        "a mounted NVMe-oF disk through attach, upgrade, daemon restarts and detach",
-        storage::run,
-    ),
+    situation("storage", "an NVMe-oF disk through attach, upgrade, daemon restarts and detach", storage::run),
     situation("trim", "trimming and the receiver's NAKs instead of drops, without and with DCQCN", trim::run),
-    situation(
-        "recovery",
-        "the tail-loss probe under loss, with a stateful firewall: NIC, bridge port, bond, VLAN",
-        recovery::run,
-    ),
+    situation("recovery", "the tail-loss probe under loss: NIC, bridge port, bond, VLAN", recovery::run),
 ];
 
 /// Columns of [`Measured::row`].
-const COLUMNS: &[&str] = &[
-    "situation",
-    "",
-    "goodput, Mbit/s",
-    "marks",
-    "CNPs sent",
-    "CNPs handled",
-    "out of sequence",
-    "retries",
-    "CPU of sender and receiver",
-];
+const COLUMNS: &str = "situation |  | goodput, Mbit/s | marks | CNPs sent | CNPs handled | out of sequence | \
+                       retries | CPU of sender and receiver";
 
 /// Runs situations; `done` is called after each of them.
 pub fn run(report: &mut Report, names: &[&str], done: &dyn Fn(&Report) -> Result<()>) -> Result<()> {
@@ -147,27 +122,18 @@ impl Measured {
         report.equals(&format!("{name}: QPs that broke"), self.broken, 0);
         let Counts { sent, handled, ignored, unknown, locked, .. } = self.counts;
         report.at_least(&format!("{name}: CNPs handled"), handled as f64, 1.0);
-        report.equals(
-            &format!("{name}: CNPs without a flow, except locked ones"),
-            unknown.saturating_sub(locked),
-            0,
-        );
-        report.at_least(
-            &format!("{name}: CNPs received, of those sent"),
-            (handled + ignored) as f64 / sent.max(1) as f64,
-            MIN_CNPS,
-        );
-        report.at_least(
-            &format!("{name}: goodput, of the bottleneck"),
-            self.goodput_bps / bottleneck_bps,
-            MIN_SHARE,
-        );
+        let without_flow = unknown.saturating_sub(locked);
+        report.equals(&format!("{name}: CNPs without a flow, except locked ones"), without_flow, 0);
+        let received = (handled + ignored) as f64 / sent.max(1) as f64;
+        report.at_least(&format!("{name}: CNPs received, of those sent"), received, MIN_CNPS);
+        let share = self.goodput_bps / bottleneck_bps;
+        report.at_least(&format!("{name}: goodput, of the bottleneck"), share, MIN_SHARE);
     }
 }
 
 /// A row of [`COLUMNS`] with a text only.
 fn note(report: &mut Report, name: &str, text: String) {
-    let rest = COLUMNS.len() - 2;
+    let rest = COLUMNS.split(" | ").count() - 2;
     report.row([name.to_owned(), text].into_iter().chain(std::iter::repeat_n(String::new(), rest)));
 }
 

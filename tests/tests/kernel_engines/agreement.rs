@@ -164,14 +164,8 @@ fn engines_agree_on_table_eviction() {
             // Flows arrive in a different order each time; the first ones get idle slots.
             let qpn = 2 + (n + 20 * round) % 59;
             let opcode = if qpn % 3 == 0 { Opcode::UD_SEND_ONLY } else { Opcode::RC_SEND_ONLY };
-            let roce = Roce {
-                dest_qpn: qpn,
-                source_qpn: 0x1000 + qpn,
-                opcode,
-                v6: qpn % 2 == 0,
-                ecn: Ecn::CE,
-                ..Roce::default()
-            };
+            let (source_qpn, v6, ecn) = (0x1000 + qpn, qpn % 2 == 0, Ecn::CE);
+            let roce = Roce { dest_qpn: qpn, source_qpn, opcode, v6, ecn, ..Roce::default() };
             let frame = roce.frame();
             both.process(Hook::Egress, now_ns, &frame, &Meta::default());
             let arrived = both.process(Hook::Ingress, now_ns, &frame, &received());
@@ -206,12 +200,8 @@ fn classes_mark_from_below_kmin_to_above_kmax() {
         let tc = usize::from(dscp) % CLASSES;
         let (mut sent_bytes, mut between) = (0, 0);
         for number in 0..60 {
-            let roce = Roce {
-                dscp,
-                v6: number % 2 == 1,
-                ecn: if number % 4 < 2 { Ecn::ECT0 } else { Ecn::ECT1 },
-                ..Roce::default()
-            };
+            let ecn = if number % 4 < 2 { Ecn::ECT0 } else { Ecn::ECT1 };
+            let roce = Roce { dscp, v6: number % 2 == 1, ecn, ..Roce::default() };
             let frame = roce.frame();
             let sent = both.process(Hook::Egress, now_ns, &frame, &Meta::default());
             let marked = sent.packet != frame;
@@ -227,10 +217,7 @@ fn classes_mark_from_below_kmin_to_above_kmax() {
             assert_eq!(sent.priority, (1 << 16) | (8 - tc as u32));
             sent_bytes += frame.len() as u64 + both.params.config.scalars.wire_overhead_bytes;
         }
-        assert!(
-            tc == 5 || (1..20).contains(&between),
-            "class {tc}: {between} of about 33 marked between Kmin and Kmax"
-        );
+        assert!(tc == 5 || (1..20).contains(&between), "class {tc}: {between} of about 33 marked");
         both.state();
     }
 }
@@ -275,17 +262,11 @@ fn engines_agree_on_pacers_and_cnp_limits() {
             for number in 0..400 {
                 let opcode =
                     if number % 7 == 0 { Opcode::UD_SEND_ONLY } else { Opcode::RC_RDMA_WRITE_MIDDLE };
-                let roce = Roce {
-                    opcode,
-                    dest_qpn: 2 + number % 2,
-                    src: 1 + (number % 3) as u8,
-                    psn: number,
-                    ..Roce::default()
-                };
+                let (dest_qpn, src) = (2 + number % 2, 1 + (number % 3) as u8);
+                let roce = Roce { opcode, dest_qpn, src, psn: number, ..Roce::default() };
                 let sent = both.process(Hook::Egress, now_ns, &roce.frame(), &Meta::default());
-                paced += u32::from(
-                    sent.departure_ns > now_ns || sent.priority >> 16 == both.params.port.htb_major,
-                );
+                let is_of_htb = sent.priority >> 16 == both.params.port.htb_major;
+                paced += u32::from(sent.departure_ns > now_ns || is_of_htb);
                 if sent.verdict == Verdict::Pass {
                     for cnp in both.process(Hook::Ingress, now_ns, &sent.packet, &received()).emitted {
                         both.process(Hook::Ingress, now_ns + 5_000, &cnp.packet, &received());
@@ -319,12 +300,8 @@ fn engines_agree_on_horizon_and_drops() {
                     let control = number % 5 == 0;
                     let opcode =
                         if control { Opcode::RC_RDMA_READ_REQUEST } else { Opcode::RC_RDMA_WRITE_MIDDLE };
-                    both.process(
-                        Hook::Egress,
-                        now_ns,
-                        &Roce { ecn, opcode, ..Roce::default() }.frame(),
-                        &meta,
-                    );
+                    let frame = Roce { ecn, opcode, ..Roce::default() }.frame();
+                    both.process(Hook::Egress, now_ns, &frame, &meta);
                 }
                 now_ns += 10_000_000;
             }
@@ -648,12 +625,8 @@ fn engines_agree_inline_both_directions() {
         both.set_params(&params);
         let before = both.state().queues;
         for number in 0..120 {
-            let roce = Roce {
-                ecn: ECNS[number % 4],
-                v6: number % 3 == 0,
-                tags: taggings()[number % 5].clone(),
-                ..Roce::default()
-            };
+            let (ecn, tags) = (ECNS[number % 4], taggings()[number % 5].clone());
+            let roce = Roce { ecn, v6: number % 3 == 0, tags, ..Roce::default() };
             let frame = roce.frame();
             let passed = both.process(Hook::Xdp, now_ns, &frame, &received());
             if passed.verdict != Verdict::Drop {
@@ -663,10 +636,8 @@ fn engines_agree_inline_both_directions() {
         }
         // The packet is forwarded in any case.
         let arp = [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat();
-        assert_eq!(
-            both.process(Hook::Xdp, now_ns, &arp, &received()).verdict,
-            Verdict::Redirect { ifindex: to }
-        );
+        let passed = both.process(Hook::Xdp, now_ns, &arp, &received());
+        assert_eq!(passed.verdict, Verdict::Redirect { ifindex: to });
         let after = both.state().queues;
         assert_ne!(before[queue + 3], after[queue + 3], "class 3 of the egress port");
         assert_eq!(before[CLASSES - queue + 3], after[CLASSES - queue + 3], "class 3 of the other port");

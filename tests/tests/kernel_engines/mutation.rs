@@ -182,12 +182,8 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
         let meta = Meta { ingress_ifindex: LO, mark, priority: 0, departure_ns: gap_ns, segment_bytes: 0 };
         let outcome = both.process(hook, *now_ns, &mutation.apply(frame), &meta);
         for cnp in outcome.emitted {
-            both.process(
-                Hook::Ingress,
-                *now_ns,
-                &cnp.packet,
-                &Meta { ingress_ifindex: LO, ..Meta::default() },
-            );
+            let meta = Meta { ingress_ifindex: LO, ..Meta::default() };
+            both.process(Hook::Ingress, *now_ns, &cnp.packet, &meta);
         }
         // A difference persists, and reading all tables is slow.
         *number += 1;

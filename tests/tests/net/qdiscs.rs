@@ -25,10 +25,8 @@ fn traffic_counted_in_its_class() -> Result<()> {
     netlink.delete_class(ifindex, Handle::new(1, 0x11))?;
     // 3000 bytes at 1 Gbit/s, in ticks of 64 ns.
     let shaper = Shaper::Htb { class: Handle::new(1, 0x10) };
-    assert_eq!(
-        netlink.shaping(ifindex)?,
-        Some(Shaping { shaper, rate_bps: 1_000_000_000, burst_ns: 24_000, limit_bytes: None })
-    );
+    let expected = Shaping { shaper, rate_bps: 1_000_000_000, burst_ns: 24_000, limit_bytes: None };
+    assert_eq!(netlink.shaping(ifindex)?, Some(expected));
     netlink.replace_htb_class(ifindex, &class(0x10, 50_000_000_000))?;
     let wide = netlink.classes(ifindex)?;
     assert_eq!(wide.first().and_then(|class| class.rate_bps), Some(50_000_000_000), "a rate of 64 bits");
@@ -107,15 +105,10 @@ fn netlink_requests_equal_tc() -> Result<()> {
     require!("htb", "tbf");
     let pair = Pair::new("golden")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
+    let tbf = |rate_bps, burst_bytes, limit_bytes| QdiscSpec::Tbf { rate_bps, burst_bytes, limit_bytes };
     let cases = [
-        (
-            "tbf rate 100mbit burst 12500 limit 250000",
-            QdiscSpec::Tbf { rate_bps: 100_000_000, burst_bytes: 12_500, limit_bytes: 250_000 },
-        ),
-        (
-            "tbf rate 40gbit burst 1000000 limit 2500000",
-            QdiscSpec::Tbf { rate_bps: 40_000_000_000, burst_bytes: 1_000_000, limit_bytes: 2_500_000 },
-        ),
+        ("tbf rate 100mbit burst 12500 limit 250000", tbf(100_000_000, 12_500, 250_000)),
+        ("tbf rate 40gbit burst 1000000 limit 2500000", tbf(40_000_000_000, 1_000_000, 2_500_000)),
         ("bfifo limit 4242", QdiscSpec::Bfifo { limit_bytes: 4242 }),
         ("pfifo limit 42", QdiscSpec::Pfifo { limit: 42 }),
     ];
@@ -197,11 +190,7 @@ fn root_qdisc_restored() -> Result<()> {
         let sent = seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?);
         netlink.restore_qdisc(ifindex, Handle::ROOT, ("htb", ROOT), &saved)?;
         assert_eq!(show()?, before, "restoring twice is harmless");
-        assert_eq!(
-            seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?),
-            sent,
-            "a matching qdisc is left in place"
-        );
+        assert_eq!(seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?), sent, "the qdisc is replaced");
         assert!(setup.is_none() || sent.0 >= 3, "{sent:?}");
     }
     Ok(())
@@ -221,10 +210,8 @@ fn unrestorable_qdisc_rejected() -> Result<()> {
     pair.tc("qdisc add dev a0 root handle 5: htb")?;
     pair.tc("class add dev a0 parent 5: classid 5:1 htb rate 1gbit")?;
     let message = refusal()?;
-    assert!(
-        ["a0", "htb", "5:", "classes: 1", "--pacer none"].iter().all(|part| message.contains(part)),
-        "{message}"
-    );
+    let parts = ["a0", "htb", "5:", "classes: 1", "--pacer none"];
+    assert!(parts.iter().all(|part| message.contains(part)), "{message}");
 
     pair.tc("qdisc replace dev a0 root handle 6: tbf rate 1mbit burst 2000 limit 9000")?;
     pair.tc("qdisc add dev a0 parent 6:1 handle 7: pfifo limit 5")?;

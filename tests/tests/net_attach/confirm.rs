@@ -188,10 +188,9 @@ fn file_applied_atomically() -> Result<()> {
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     fs::write(&file, "role = 'switch'\n[parameters]\nrpg_ai_rate = '30mbit'\n")?;
     lab.fails(1, &apply("a0"), "cannot become switch in place")?;
-    fs::write(
-        &file,
-        "[[interface]]\nname = 'a*'\n[interface.parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '40mbit'\n",
-    )?;
+    let text =
+        "[[interface]]\nname = 'a*'\n[interface.parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '40mbit'\n";
+    fs::write(&file, text)?;
     lab.ok(&apply("--all"))?;
     assert_eq!(ai_rate_mbit(&lab)?, 40);
     fs::write(&file, "[[interface]]\nname = 'c*'\n")?;

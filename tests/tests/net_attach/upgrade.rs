@@ -78,10 +78,8 @@ fn other_layout_version_keeps_running() -> Result<()> {
     receiver.expect_all(sent.saturating_sub(150))?;
     version_and_object(&pair.a, (of.0, &of.1))?;
     let after = LoadedObjects::by(&pair.a, "a0")?;
-    ensure!(
-        after.programs == objects.programs && after.maps.keys().eq(objects.maps.keys()),
-        "{objects:?}, then {after:?}"
-    );
+    ensure!(after.programs == objects.programs, "{objects:?}, then {after:?}");
+    ensure!(after.maps.keys().eq(objects.maps.keys()), "{objects:?}, then {after:?}");
     ensure!(!pair.a.run(|| attach::is_upgradable("a0"))??, "the program is of this build");
     before.end()
 }

@@ -115,14 +115,8 @@ fn trimmed_request_gets_one_nak() -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let own = QpId { addr: mapped(v4(1)), qpn: OWN_QPN, vlan: 0 };
     pair.a.attachment("a0")?.maps.set_pair(&own, &QpPair::new(0x11, PairSource::Static))?;
-    let request = |psn| Roce {
-        src: 2,
-        dst: 1,
-        opcode: Opcode::RC_SEND_ONLY,
-        dest_qpn: OWN_QPN,
-        psn,
-        ..Roce::default()
-    };
+    let (opcode, dest_qpn) = (Opcode::RC_SEND_ONLY, OWN_QPN);
+    let request = |psn| Roce { src: 2, dst: 1, opcode, dest_qpn, psn, ..Roce::default() };
     let acknowledge = |psn| {
         let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, psn, payload: 0, ..Roce::default() };
         a.send(&ack.with_syndrome(0x1f))

@@ -40,15 +40,11 @@ fn failing_interface_blocks_no_other() -> Result<()> {
     assert_eq!(pair.a.link_rate_bps("a0")?, 2_000_000_000);
     // Based on the override, so it ends with it.
     pair.a.dcqcn("set a0 rpg_gd=12 --confirm 600s", 0)?;
-    wait_value(
-        || Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars),
-        |found| (found.link_rate_bps, found.rpg_gd) == (1_000_000_000, 11),
-    )?;
+    let scalars = || Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars);
+    wait_value(scalars, |found| (found.link_rate_bps, found.rpg_gd) == (1_000_000_000, 11))?;
     // The override is dropped after its parameters.
-    wait_value(
-        || Ok(client.request::<Status>(Verb::Status {})?),
-        |status| (&status.config, &status.overdue) == (&None, &None),
-    )?;
+    let status = || Ok(client.request::<Status>(Verb::Status {})?);
+    wait_value(status, |status| (&status.config, &status.overdue) == (&None, &None))?;
     daemon.write(&file.replace("1gbit", "3gbit"))?;
     daemon.wait_for_log(&["\"reloaded\""])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
@@ -64,10 +60,8 @@ fn failed_revert_reports_its_retry() -> Result<()> {
     client.request::<Applied>(over("2gbit", 1))?;
     let lock = pair.a.lock()?;
     let status = |is_overdue: bool| {
-        wait_value(
-            || Ok(client.request::<Status>(Verb::Status {})?),
-            |status| status.overdue.is_some() == is_overdue,
-        )
+        let status = || Ok(client.request::<Status>(Verb::Status {})?);
+        wait_value(status, |status| status.overdue.is_some() == is_overdue)
     };
     let overdue = status(true)?;
     assert!(overdue.confirm_within_s.is_some_and(|left_s| left_s > 0), "{overdue:?}");
@@ -82,10 +76,8 @@ fn override_of_an_empty_file_ends() -> Result<()> {
     let mut daemon = Daemon::start(&pair.a, &remote())?;
     let client = daemon.client()?;
     let is_detached = || {
-        wait_value(
-            || Ok(client.request::<Option<Override>>(Verb::Config {})?),
-            |active| active.is_none() && pair.a.attachment("a0").is_err(),
-        )
+        let config = || Ok(client.request::<Option<Override>>(Verb::Config {})?);
+        wait_value(config, |active| active.is_none() && pair.a.attachment("a0").is_err())
     };
     client.request::<Applied>(over("2gbit", 1))?;
     pair.a.attachment("a0")?;

@@ -310,17 +310,12 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
 
     // Each is rejected with its reason, without changes: not a regular file; a change that one of two interfaces does not
     // support; a failure while attaching a third interface.
+    let inline = "[[interface]]\nname = 'c0'\npacer = 'none'\ninline = 'nosuch'\n";
     let mut elsewhere = format!("[[interface]]\nname = 'a1'\nflows = 2048\n{HOST}").replace("1gbit", "3gbit");
     for (file, reason) in [
         (HOST.replace("1gbit", "3gbit").replace("flows = 1024", "flows = 1"), "out of range: 8 to 1048576"),
         (elsewhere.clone(), "a1 is attached with flows = 1024, which cannot become 2048"),
-        (
-            format!(
-                "{}[[interface]]\nname = 'c0'\npacer = 'none'\ninline = 'nosuch'\n",
-                HOST.replace("1gbit", "3gbit")
-            ),
-            "nosuch",
-        ),
+        (HOST.replace("1gbit", "3gbit") + inline, "nosuch"),
     ] {
         daemon.write(&file)?;
         daemon.wait_for_log(&["reload rejected", reason])?;
@@ -393,10 +388,8 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
     // The loaded form of each program, as text.
     for program in ["dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
-        daemon.wait_for_log(&[
-            "DEBUG dcqcn_loader::dataplane: program verified",
-            &format!("program=\"{program}\""),
-        ])?;
+        let program = format!("program=\"{program}\"");
+        daemon.wait_for_log(&["DEBUG dcqcn_loader::dataplane: program verified", &program])?;
     }
     daemon.wait_for_log(&["INFO dcqcn_daemon::daemon::interfaces: attached", "iface=\"a0\""])?;
     for (format, reloaded) in [("json", "\"message\":\"reloaded\""), ("text", " reloaded file=")] {

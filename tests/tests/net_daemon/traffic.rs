@@ -125,15 +125,11 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
         daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
         wait_for_class(&pair.a, 0, second.hot.machine.rate_bps)?;
         let third = flow(&pair.a)?;
-        ensure!(
-            third.hot.machine.rate_bps == second.hot.machine.rate_bps && third.cnps.handled == 2,
-            "{third:?}"
-        );
+        let (rate, before) = (third.hot.machine.rate_bps, second.hot.machine.rate_bps);
+        ensure!(rate == before && third.cnps.handled == 2, "{third:?}");
         ensure!(third.hot.packets >= second.hot.packets);
-        ensure!(
-            LoadedObjects::by(&pair.a, "a0")?.maps.keys().eq(objects.maps.keys()),
-            "the maps were recreated"
-        );
+        let maps = LoadedObjects::by(&pair.a, "a0")?.maps;
+        ensure!(maps.keys().eq(objects.maps.keys()), "the maps were recreated");
         Ok(())
     })
 }
@@ -159,10 +155,8 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
         daemon.again(&pair.a)?;
         daemon.wait_for_log(&["programs replaced in place", "egress, ingress"])?;
         let after = flow(&pair.a)?;
-        ensure!(
-            after.hot.machine.rate_bps == cut.hot.machine.rate_bps && after.cnps.handled == 1,
-            "{after:?}"
-        );
+        let (rate, before) = (after.hot.machine.rate_bps, cut.hot.machine.rate_bps);
+        ensure!(rate == before && after.cnps.handled == 1, "{after:?}");
         ensure!(pair.a.attachment("a0")?.maps.params()? == params, "the parameters stay");
         Ok(())
     })?;

@@ -22,11 +22,8 @@ const R1: u8 = 11;
 
 impl Path {
     pub(crate) fn new(test: &str) -> Result<Self> {
-        let path = Self {
-            sender: Host::new(test, "s")?,
-            switch: Host::new(test, "r")?,
-            receiver: Host::new(test, "d")?,
-        };
+        let [sender, switch, receiver] = ["s", "r", "d"].map(|name| Host::new(test, name));
+        let path = Self { sender: sender?, switch: switch?, receiver: receiver? };
         join((&path.switch, "r0", R0), (&path.sender, "s0", 1), 4_200)?;
         join((&path.switch, "r1", R1), (&path.receiver, "d0", 2), 4_200)?;
         Ok(path)
@@ -63,11 +60,7 @@ impl Path {
             frame
         };
         s.send(&made(data, &out))?;
-        assert_eq!(
-            d.receive(TIMEOUT)?.as_ref(),
-            Some(&made(data, &across)),
-            "the first packet finds an empty queue"
-        );
+        assert_eq!(d.expect()?, made(data, &across), "the first packet finds an empty queue");
         assert_eq!(s.receive(SILENCE)?, None, "the first packet is not answered");
         fill(&s, &d, &made(&Roce { ecn: Ecn::NOT_ECT, ..data.clone() }, &out))?;
         for _ in 0..2 {

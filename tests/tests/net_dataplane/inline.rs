@@ -179,8 +179,16 @@ fn removed_first_port_restores_second() -> Result<()> {
     Ok(())
 }
 
-fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
-    let bump = InlineFixture::new(test, 1_500)?;
+#[test]
+fn packets_pass_and_roce_is_marked() -> Result<()> {
+    require!();
+    [XdpModeChoice::Driver, XdpModeChoice::Skb]
+        .into_iter()
+        .try_for_each(|mode| passes_and_marks(mode).with_context(|| format!("{mode:?}")))
+}
+
+fn passes_and_marks(mode: XdpModeChoice) -> Result<()> {
+    let bump = InlineFixture::new("inline", 1_500)?;
     bump.attach(mode)?;
     bump.a.add_v4("a0", 1, 24)?;
     bump.b.add_v4("b0", 2, 24)?;
@@ -231,18 +239,6 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
     a.send(&Roce::default().frame())?;
     assert_eq!(b.drain()?, [] as [Vec<u8>; 0]);
     Ok(())
-}
-
-#[test]
-fn inline_in_driver_mode() -> Result<()> {
-    require!();
-    all_packets_pass_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)
-}
-
-#[test]
-fn inline_on_socket_buffers() -> Result<()> {
-    require!();
-    all_packets_pass_and_roce_is_marked("inline-skb", XdpModeChoice::Skb)
 }
 
 #[test]

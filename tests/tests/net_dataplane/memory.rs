@@ -87,10 +87,8 @@ fn listing_flows_memory_bounded() -> Result<()> {
         peak_kb = memory_kb(qp.0.id(), "VmHWM").unwrap_or(0).max(peak_kb);
     }
     assert!(qp.wait()?.success());
-    eprintln!(
-        "`flows --json`: {:?}, {peak_kb} KiB resident at most, {length} bytes written",
-        began.elapsed()
-    );
+    let took = began.elapsed();
+    eprintln!("`flows --json`: {took:?}, {peak_kb} KiB resident at most, {length} bytes written");
     assert!(length > HTB_MAX_FLOWS as usize * 100);
     assert!(peak_kb < RESIDENT_KB, "`flows --json` takes {peak_kb} KiB");
     Ok(())

@@ -1,4 +1,4 @@
-//! The HTB pacer: a flow that was cut is paced at its rate, another is not.
+//! The pacers: a flow that was cut is paced at its rate, another is not, and a paused one waits.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,6 +6,7 @@ use std::ops::Range;
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_loader::attach::Attachment;
 use dcqcn_loader::pacer::htb::Classes;
+use dcqcn_tests::pauses;
 use dcqcn_tests::prelude::*;
 
 /// One cut of alpha = 1 halves it.
@@ -110,4 +111,13 @@ fn measure(pair: &Pair, receiver: &RawSocket, cut: &Roce, other: &Roce) -> Resul
         shares(receiver, "after one cut, next to another,", &[(cut, 0.45..0.55), (other, 0.03..0.08)])
     })?;
     while_repeating([fast(other)?], || shares(receiver, "alone", &[(other, 0.9..1.1)]))
+}
+
+/// PFC frames of the neighbour delay paced packets.
+#[test]
+fn neighbour_pause_holds_its_queue() -> Result<()> {
+    require!("fq");
+    let observed = pauses::run("pfc")?;
+    assert_eq!(observed.wrong(), [""; 0], "{observed:?}");
+    Ok(())
 }

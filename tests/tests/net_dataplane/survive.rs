@@ -156,11 +156,7 @@ fn detaching_restores_the_host() -> Result<()> {
             let objects = LoadedObjects::by(&pair.a, "a0")?;
             let attached = State::of(&pair.a)?;
             assert_eq!(attached.features, before.features, "a host attachment changes no offload");
-            assert!(
-                !attached.links.contains("xdp"),
-                "a host attachment has no XDP program: {}",
-                attached.links
-            );
+            assert!(!attached.links.contains("xdp"), "{}", attached.links);
             assert_eq!(attached.qdiscs != before.qdiscs, pacer != PacerChoice::None);
             marks(&pair)?;
             pair.a.detach("a0")?;
@@ -222,13 +218,8 @@ struct OtherXdp {
 
 impl OtherXdp {
     fn attach(host: &Host) -> Result<Self> {
-        let mut object = dataplane::load(
-            Programs::Plain,
-            Sizes { rp_flows: 8, np_flows: 8 },
-            Mode::Host,
-            None,
-            &PROGRAMS[..1],
-        )?;
+        let sizes = Sizes { rp_flows: 8, np_flows: 8 };
+        let mut object = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[..1])?;
         let index = host.index("a0")?;
         let program = dataplane::xdp(&mut object)?;
         host.run(|| program.attach_to_if_index(index, XdpMode::Driver))??;

@@ -174,10 +174,8 @@ fn mark_share_matches_wred() {
         while left.len() < count + 1 {
             left.push(bench.hosts[1].receive(TIMEOUT).unwrap().expect("the packet arrives"));
         }
-        assert!(
-            left.iter().map(|frame| psn(frame) as usize).eq([count].into_iter().chain(0..count)),
-            "in order"
-        );
+        let expected = [count].into_iter().chain(0..count);
+        assert!(left.iter().map(|frame| psn(frame) as usize).eq(expected), "in order");
         is_held.then(|| left.iter().map(|frame| is_marked(frame)).collect::<Vec<_>>())
     };
     // A busy machine needs longer to fill it.
@@ -209,9 +207,7 @@ fn mark_share_matches_wred() {
         }
     }
     let deviations = (f64::from(marked) - expected) / f64::sqrt(variance);
-    println!(
-        "{runs} runs of {count} packets: {marked} marked, {expected:.1} expected, {deviations:+.2} deviations"
-    );
+    println!("{runs} runs of {count}: {marked} marked, {expected:.1} expected, {deviations:+.2} deviations");
     assert!(deviations.abs() < 5.0, "{marked} marked, {expected} expected");
 }
 

@@ -1,5 +1,6 @@
-//! A host with a real daemon, traffic on it, and the page.
+//! A host with a real daemon, traffic on it, and the page; screenshots of it, and its accessibility.
 
+use dcqcn_tests::browser::Browser;
 use dcqcn_tests::prelude::*;
 use dcqcn_tests::repeat::Repeated;
 use dcqcn_tests::socket::http;
@@ -97,4 +98,18 @@ impl PageFixture {
     pub(crate) fn kmin(&self) -> Result<u64> {
         Ok(self.pair.a.attachment("a0")?.maps.params()?.config.wred[3].kmin_bytes)
     }
+}
+
+/// Destination of a picture: the documentation if `DCQCN_PICTURES` has its path.
+pub(crate) fn picture(otherwise: &Path, name: &str) -> PathBuf {
+    std::env::var_os("DCQCN_PICTURES").map_or_else(|| otherwise.to_owned(), PathBuf::from).join(name)
+}
+
+/// Fails on any finding of axe-core.
+pub(crate) fn check_accessibility(test: &str, browser: &mut Browser, what: &str) -> Result<()> {
+    match browser.faults()? {
+        None => eprintln!("SKIPPED {test}, in part: axe-core is not there (`cargo xtask test` gets it)"),
+        Some(faults) => ensure!(faults.is_empty(), "{what}: {}", faults.join("\n")),
+    }
+    Ok(())
 }

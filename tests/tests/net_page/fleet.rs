@@ -4,8 +4,7 @@ use dcqcn_tests::browser::Browser;
 use dcqcn_tests::fleet::MockDaemon;
 use dcqcn_tests::prelude::*;
 
-use super::fixture::{Page, TOKEN};
-use super::seen::{check_accessibility, picture};
+use super::fixture::{Page, TOKEN, check_accessibility, picture};
 
 /// Time of watching the browser for long tasks, and attempts, as the machine has other load.
 const WATCH_TIME: Duration = Duration::from_secs(8);
@@ -90,10 +89,8 @@ fn watch(test: &str, page: &Page) -> Result<()> {
     browser.eval("location.hash = '#/host/h042'; null")?;
     browser.wait("document.getElementById('host-marks')?.chart.plot.data[0].length > 3")?;
     let marks = browser.eval("document.getElementById('host-marks').chart.plot.data[1]")?;
-    ensure!(
-        marks.as_array().is_some_and(|marks| marks.iter().all(|value| value.as_f64() < Some(1_000.0))),
-        "{marks}"
-    );
+    let is_low = |marks: &Vec<Value>| marks.iter().all(|value| value.as_f64() < Some(1_000.0));
+    ensure!(marks.as_array().is_some_and(is_low), "{marks}");
     check_accessibility(test, &mut browser, "a host")?;
     ensure!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     Ok(())

@@ -4,8 +4,7 @@ use dcqcn_control_api::{Applied, Apply, Override, Verb};
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::prelude::*;
 
-use super::fixture::{Page, PageFixture, TOKEN};
-use super::seen::{check_accessibility, picture};
+use super::fixture::{Page, PageFixture, TOKEN, check_accessibility, picture};
 
 /// The last values of a chart, as drawn: times and lines.
 fn drawn_points(browser: &mut Browser, chart: &str) -> Result<Vec<Value>> {

@@ -3,4 +3,3 @@
 mod fixture;
 mod fleet;
 mod host;
-mod seen;

@@ -67,11 +67,8 @@ pub(super) struct Parts {
 impl Parts {
     /// Gets the parts that are missing in the cache, for guests with the kernel `series`.
     pub(super) fn ensure(workspace: &Workspace, arch: Arch, series: Option<Series>) -> Result<Self> {
-        ensure!(
-            std::env::consts::ARCH == "x86_64",
-            "QEMU and most guests have the architecture of an x86_64 machine, and this is {}",
-            std::env::consts::ARCH
-        );
+        let machine = std::env::consts::ARCH;
+        ensure!(machine == "x86_64", "QEMU and most guests need an x86_64 machine, and this is {machine}");
         let cache = cache(workspace);
         fs::create_dir_all(cache.join("share"))?;
         let lock = File::create(cache.join("lock")).context("cannot create the guest's lock")?;

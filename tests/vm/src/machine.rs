@@ -52,10 +52,7 @@ impl Machine<'_> {
                 Ok(text) if text == FAIL => break "a check failed".to_owned(),
                 Ok(text) => line(&text),
                 Err(RecvTimeoutError::Timeout) => {
-                    break format!(
-                        "not completed within the limit of {} s; QEMU was stopped",
-                        limit.as_secs()
-                    );
+                    break format!("not completed within {} s; QEMU was stopped", limit.as_secs());
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     break "the guest exited without a result: its kernel or its driver crashed".to_owned();

@@ -145,10 +145,7 @@ fn list(workspace: &Workspace) -> Result<()> {
 }
 
 fn ensure_root() -> Result<()> {
-    ensure!(
-        run::is_root(),
-        "sharing the guest's file system, whose files belong to root, needs root; run `cargo xtask vm` as root"
-    );
+    ensure!(run::is_root(), "sharing the guest's file system needs root; run `cargo xtask vm` as root");
     Ok(())
 }
 
@@ -234,9 +231,7 @@ fn test(workspace: &Workspace, harness: &[String]) -> Result<()> {
                 let first = run(name)?;
                 let passed = first.verdict.is_ok() || {
                     // Bounds are rates, which a guest under software emulation misses if other processes use the CPUs.
-                    header(format_args!(
-                        "{name} failed; a second and last time, in case the machine was busy"
-                    ));
+                    header(format_args!("{name} failed; a second and last time, as the machine may be busy"));
                     let passed = run(name)?.verdict.is_ok();
                     if passed {
                         println!("RETRIED {}: {}", test(name), first.failures());
@@ -273,9 +268,8 @@ fn is_selected(test: &str, harness: &[String]) -> bool {
 }
 
 fn shell(workspace: &Workspace, series: Series) -> Result<()> {
-    let (guest, ()) = Guest::prepare(workspace, Arch::X86_64, Some(series), || {
-        Ok((scenario::build_driver(workspace)?, ()))
-    })?;
+    let driver = || Ok((scenario::build_driver(workspace)?, ()));
+    let (guest, ()) = Guest::prepare(workspace, Arch::X86_64, Some(series), driver)?;
     let booted = guest.boot(series)?;
     machine::write_start(&guest.share, &format!("{PREPARE}{SHELL}{END}"))?;
     booted.machine().converse()

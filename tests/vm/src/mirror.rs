@@ -57,9 +57,7 @@ fn repository(targets: &str, suite: &str) -> Result<String> {
         .find_map(|line| line.split_once(' ').filter(|(codename, _)| *codename == suite))
         .map(|(_, uri)| uri.trim_end_matches('/').to_owned())
         .with_context(|| {
-            format!(
-                "apt on this machine has no source for {suite} (the guest is Debian 12); add one to /etc/apt"
-            )
+            format!("apt has no source for {suite} (the guest is Debian 12); add one to /etc/apt")
         })
 }
 

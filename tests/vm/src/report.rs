@@ -105,10 +105,8 @@ mod tests {
     #[test]
     fn failures_are_marked_in_the_table() {
         let (table, checks) = measurements(&finished("incast", Series::V6_1, false)).unwrap();
-        assert!(
-            table.contains(", 0 of 1 checks passed. Made by `x`") && table.ends_with("| off |\n"),
-            "{table}"
-        );
+        assert!(table.ends_with("| off |\n"), "{table}");
+        assert!(table.contains(", 0 of 1 checks passed. Made by `x`"), "{table}");
         assert!(checks.contains("| drops | **failed** 3 | 0 |\n"), "{checks}");
     }
 

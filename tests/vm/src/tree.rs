@@ -128,12 +128,8 @@ impl Tree {
             }
         }
         let packages = arch.packages();
-        header(format_args!(
-            "guest: {} packages of Debian {} from {}",
-            packages.len(),
-            mirror::SUITE,
-            mirror.main
-        ));
+        let (count, suite) = (packages.len(), mirror::SUITE);
+        header(format_args!("guest: {count} packages of Debian {suite} from {}", mirror.main));
         let mut command = Command::new(MMDEBSTRAP);
         command.args(["--format=directory", "--quiet"]).args(arch.options());
         command.arg(format!("--include={}", packages.join(",")));

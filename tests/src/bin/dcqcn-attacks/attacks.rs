@@ -114,10 +114,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         verdict: |before, after, seconds| {
             let learned = after.pairs.saturating_sub(before.pairs);
             let bound = PAIRS_BURST + PAIRS_PER_SECOND * seconds;
-            let effect = format!(
-                "{learned} ends of pairs learned, the victim's {}",
-                if after.has_pair { "known" } else { "forgotten" }
-            );
+            let state = if after.has_pair { "known" } else { "forgotten" };
+            let effect = format!("{learned} ends of pairs learned, the victim's {state}");
             (effect, format!("{bound:.0}: a burst of 8,192, then 1,000 a second"), learned as f64 <= bound)
         },
     },
@@ -147,11 +145,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         verdict: |before, after, seconds| {
             let sent = after.cnps - before.cnps;
             let bound = CNP_RATE as f64 * (seconds + 1.0);
-            (
-                format!("{sent} CNPs sent"),
-                format!("{bound:.0}: cnp_rate {CNP_RATE} a second"),
-                sent as f64 <= bound,
-            )
+            let effect = format!("{sent} CNPs sent");
+            (effect, format!("{bound:.0}: cnp_rate {CNP_RATE} a second"), sent as f64 <= bound)
         },
     },
     Attack {

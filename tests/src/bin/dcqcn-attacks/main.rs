@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dcqcn_support::render::Table;
-use dcqcn_tests::exit::exit_code;
+use dcqcn_tests::command::exit_code;
 use dcqcn_tests::prelude::*;
 use nix::unistd::Uid;
 

@@ -54,12 +54,8 @@ fn changes(bench: &mut Bench) -> Result<()> {
         took.push(call.as_secs_f64() * 1e6);
         pair.a.set("a0", &UNMARKED)?;
     }
-    bench.add(Metric::new(
-        Section::Control,
-        "live change: from the call to the first packet with it",
-        "us",
-        seen,
-    ));
+    let name = "live change: from the call to the first packet with it";
+    bench.add(Metric::new(Section::Control, name, "us", seen));
     bench.add(Metric::new(Section::Control, "live change: duration of the call", "us", took));
     Ok(())
 }

@@ -91,12 +91,9 @@ fn alone(bench: &mut Bench) -> Result<()> {
         ("host, ingress, cold caches", Some(empty_cold), ingress, true),
         ("host, egress, cold caches", Some(empty_cold), egress, true),
     ]
-    .map(|(name, against, program, is_cold)| SinglePacketRun {
-        name,
-        against,
-        program,
-        is_cold,
-        percentiles: PERCENTILES.map(|_| Vec::new()),
+    .map(|(name, against, program, is_cold)| {
+        let percentiles = PERCENTILES.map(|_| Vec::new());
+        SinglePacketRun { name, against, program, is_cold, percentiles }
     });
     let mut other_memory = vec![0_u8; CACHE_BYTES];
     for round in 0..rounds {

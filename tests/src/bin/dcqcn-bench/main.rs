@@ -88,10 +88,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     ensure!(nix::unistd::Uid::effective().is_root(), "loading programs needs root: run it as root");
     let old = args.compare.as_ref().map(read).transpose()?;
     if let Some(old) = &old {
-        ensure!(
-            old.quick == args.quick,
-            "a quick run and a complete one are not comparable: compare with a run of the same kind"
-        );
+        ensure!(old.quick == args.quick, "quick and complete runs differ; compare two of a kind");
     }
     let selected: Vec<Section> = match args.only.as_slice() {
         [] => Section::value_variants().to_vec(),
@@ -190,12 +187,8 @@ fn read(path: &PathBuf) -> Result<Report> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let report: Report = serde_json::from_str(&text)
         .with_context(|| format!("{} is not a report of `cargo xtask bench --json`", path.display()))?;
-    ensure!(
-        report.version == VERSION,
-        "{} has version {}, expected {VERSION}: run that benchmark again",
-        path.display(),
-        report.version
-    );
+    let (path, found) = (path.display(), report.version);
+    ensure!(found == VERSION, "{path} has version {found}, expected {VERSION}: run that benchmark again");
     Ok(report)
 }
 

@@ -134,6 +134,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..Roce::default() };
     let ce = Roce { ecn: Ecn::CE, ..Roce::default() };
     let plain = || Input { packet: Roce::default().frame(), ..Input::default() };
+    let other = Input { packet: tcp(), ..Input::default() };
     let unpaced = host_config(FAST_BPS);
 
     let mut cases = vec![
@@ -142,12 +143,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         Case::baseline(REDIRECT, "redirect_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, XDP", "parse_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, TC", "parse_tc", Some(EMPTY_TC), plain()),
-        Case::baseline(
-            "TCP distinguished and counted, nothing else, TC",
-            "count_tcp",
-            Some(EMPTY_TC),
-            Input { packet: tcp(), ..Input::default() },
-        ),
+        Case::baseline("TCP distinguished and counted, nothing else, TC", "count_tcp", Some(EMPTY_TC), other),
         Case::baseline(MINIMAL_PACER, "edt_tc", Some(EMPTY_TC), plain()),
     ];
     match peer()? {

@@ -166,11 +166,8 @@ impl Instance {
         let before = self.count(hook, stat)?;
         let result = work()?;
         let counted = self.count(hook, stat)? - before;
-        ensure!(
-            counted.abs_diff(packets) <= packets / 100 + 1,
-            "{counted} of {packets} packets were counted as {}: the metric would be wrong",
-            stat.label()
-        );
+        let is_near = counted.abs_diff(packets) <= packets / 100 + 1;
+        ensure!(is_near, "{counted} of {packets} packets were counted as {}", stat.label());
         Ok(result)
     }
 }

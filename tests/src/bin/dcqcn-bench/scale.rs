@@ -81,10 +81,7 @@ fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
     // In a full set, a new flow evicts another.
     let new = pair.a.count(&a, Hook::Egress, Stat::RpFlowNew)?;
     let evicted = pair.a.count(&a, Hook::Egress, Stat::RpFlowEvicted)?;
-    ensure!(
-        (new - evicted) * 10 >= u64::from(flows) * 8,
-        "{a} has {new} flows less {evicted} evicted, of {flows}"
-    );
+    ensure!((new - evicted) * 10 >= u64::from(flows) * 8, "{a}: {new} of {flows} flows, {evicted} evicted");
     Ok(())
 }
 

@@ -38,11 +38,8 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
         .map(|name| ns(name).and_then(|metric| Some(metric.better() / report.ratio(metric)?)))
         .sum();
     let both = together.zip(empty).map(|(together, empty)| together / empty);
-    at_most(
-        "RoCE unmarked, both hooks, link at its own rate: times the two empty programs".into(),
-        1.9,
-        both,
-    );
+    let name = "RoCE unmarked, both hooks, link at its own rate: times the two empty programs";
+    at_most(name.into(), 1.9, both);
     for (name, bound) in [(AT_WIRE_RATE, 2.5), (UNMARKED[1], 3.2), (MARKS, 3.5), (ROUTED, 2.5)] {
         at_most(format!("{name}: times the empty program"), bound, ratio(Section::Packets, name));
     }
@@ -127,13 +124,10 @@ pub(crate) fn pages(report: &Report, directory: &Path) -> Result<()> {
     let machine = &report.machine;
     let (kind, plural) =
         (if machine.is_virtual { "virtual " } else { "" }, if machine.cpus == 1 { "" } else { "s" });
-    write_page(
-        "machine",
-        format!(
-            "{} {kind}CPU{plural} ({}), Linux {}. The run took {:.0} s.\n",
-            machine.cpus, machine.cpu, machine.kernel, report.seconds
-        ),
-    )?;
+    let Machine { cpu, cpus, kernel, .. } = machine;
+    let run =
+        format!("{cpus} {kind}CPU{plural} ({cpu}), Linux {kernel}. The run took {:.0} s.\n", report.seconds);
+    write_page("machine", run)?;
     let mut targets = markdown(&["target", "bound", "measured", "kept"]);
     for Target { what, bound, measured, kept } in &report.targets {
         let kept = if *kept { "yes" } else { "**no**" };

@@ -124,10 +124,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         let host = fleet.last(1).remove(0);
         fleet.fixture.kill_agent(&host)?;
         fleet.end()?;
-        ensure!(
-            fleet.fixture.daemons[&host].name() != Some(fleet.name()),
-            "the host changed without an agent"
-        );
+        ensure!(fleet.fixture.daemons[&host].name() != Some(fleet.name()), "changed without an agent");
         fleet.fixture.begin_agent(&host)
     }),
     fault("history compacted while agents are silent", |fleet| {
@@ -208,9 +205,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         ..fault("a canary dead before its turn: paused, then approved", |fleet| {
             let canary = fleet.canary();
             fleet.fixture.kill_agent(&canary)?;
-            fleet.fixture.wait("the host is away", |status| {
-                Ok(reporting_hosts(status) < fleet.fixture.daemons.len())
-            })?;
+            let is_away = |status: &Value| Ok(reporting_hosts(status) < fleet.fixture.daemons.len());
+            fleet.fixture.wait("the host is away", is_away)?;
             fleet.coordinate()?;
             fleet
                 .fixture

@@ -135,9 +135,8 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     // Sample daemons less often than on real hosts, as all share this machine.
     let words = ["agent", "--name", "h", "--copies", &copies, "--control", &control, "--look", "10s"];
     let _agents = fleet.start(&words)?;
-    wait("all report", Duration::from_millis(500), || {
-        Ok(reporting_hosts(&fleet.status().unwrap_or_default()) == hosts)
-    })?;
+    let all_report = || Ok(reporting_hosts(&fleet.status().unwrap_or_default()) == hosts);
+    wait("all report", Duration::from_millis(500), all_report)?;
     let there_s = began.elapsed().as_secs_f64();
     // Wait until every agent uses the reporting period set by the coordinator.
     thread::sleep(IDLE);

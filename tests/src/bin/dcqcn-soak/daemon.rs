@@ -7,31 +7,182 @@ use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::kill;
 
-use crate::Fault;
 use crate::fixture::{METRICS, SoakFixture, file};
+use crate::{Fault, fault};
 
 pub(crate) const FAULTS: &[Fault] = &[
-    Fault { name: "daemon killed", make: daemon_killed },
-    Fault { name: "daemon ended", make: daemon_ended },
-    Fault { name: "daemon killed while it starts", make: daemon_killed_at_start },
-    Fault { name: "daemon stopped for a while", make: daemon_stopped },
-    Fault { name: "file emptied", make: file_emptied },
-    Fault { name: "file removed", make: file_removed },
-    Fault { name: "bad file and SIGHUP", make: bad_file },
-    Fault { name: "file changed and changed back", make: file_changed },
-    Fault { name: "set killed", make: set_killed },
-    Fault { name: "unconfirmed change killed", make: confirm_killed },
-    Fault { name: "waiter of an unconfirmed change killed", make: unconfirmed },
-    Fault { name: "waiter and daemon of an unconfirmed change killed", make: unconfirmed_all_killed },
-    Fault { name: "upgrade killed", make: upgrade_killed },
-    Fault { name: "200 clients that send no request", make: idle_clients },
-    Fault { name: "lock held for a while", make: lock_held_long },
-    Fault { name: "no space for the audit log", make: audit_full },
-    Fault { name: "broken journal of another interface", make: broken_journal },
-    Fault { name: "interfaces added and removed", make: links_appear_and_disappear },
-    Fault { name: "daemon ended while interfaces are added", make: ended_during_additions },
-    Fault { name: "address of metrics removed", make: address_removed },
-    Fault { name: "reader of monitor exited", make: reader_closed },
+    fault("daemon killed", daemon_killed),
+    fault("daemon ended", daemon_ended),
+    fault("daemon killed while it starts", |fixture, random| {
+        fixture.daemon.end()?;
+        fixture.daemon.again(&fixture.pair.a)?;
+        thread::sleep(Duration::from_millis(random.u64(0..60)));
+        daemon_killed(fixture, random)
+    }),
+    fault("daemon stopped for a while", |fixture, random| {
+        fixture.daemon.signal(Signal::SIGSTOP)?;
+        thread::sleep(Duration::from_millis(random.u64(10..500)));
+        fixture.daemon.signal(Signal::SIGCONT)
+    }),
+    fault("file emptied", |fixture, _| {
+        fs::write(fixture.daemon.file(), "")?;
+        // A file must be stable for a second to count as complete.
+        thread::sleep(Duration::from_millis(2_500));
+        Ok(fs::write(fixture.daemon.file(), file())?)
+    }),
+    fault("file removed", |fixture, _| {
+        fs::remove_file(fixture.daemon.file())?;
+        fixture.daemon.signal(Signal::SIGHUP)?;
+        thread::sleep(Duration::from_millis(500));
+        Ok(fs::write(fixture.daemon.file(), file())?)
+    }),
+    fault("bad file and SIGHUP", |fixture, random| {
+        let text = file();
+        // Truncated anywhere, or with an invalid part.
+        let cut = random.usize(1..text.len() - 40);
+        let bad = if random.bool() {
+            format!("{}\nx =", text.get(..cut).unwrap_or_default())
+        } else {
+            text + "rpg = 1\n"
+        };
+        fs::write(fixture.daemon.file(), bad)?;
+        reload(fixture, "reload rejected; configuration unchanged")?;
+        fs::write(fixture.daemon.file(), file())?;
+        reload(fixture, "reloaded")
+    }),
+    fault("file changed and changed back", |fixture, random| {
+        let mbit = random.u32(11..90);
+        fs::write(fixture.daemon.file(), file().replace("10mbit", &format!("{mbit}mbit")))?;
+        reload(fixture, "reloaded")?;
+        ensure!(
+            fixture.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")),
+            "the new file is not active"
+        );
+        fs::write(fixture.daemon.file(), file())?;
+        reload(fixture, "reloaded")
+    }),
+    fault("set killed", |fixture, random| {
+        killed(fixture, "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit", random.u32(1..4))?;
+        reload(fixture, "reloaded")
+    }),
+    // Killed after the first of its steps, it leaves a change that is reverted later.
+    fault("unconfirmed change killed", |fixture, random| {
+        killed(fixture, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
+        wait_value(|| Ok(fixture.pair.a.run(attach::pending)??.len()), |waiting| *waiting == 0)?;
+        wait_until_recovered(fixture)
+    }),
+    fault("waiter of an unconfirmed change killed", |fixture, random| {
+        fixture.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+        if random.bool() {
+            kill_waiters(fixture)?;
+        }
+        wait_until_recovered(fixture)
+    }),
+    fault("waiter and daemon of an unconfirmed change killed", |fixture, random| {
+        fixture.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+        kill_waiters(fixture)?;
+        fixture.daemon.kill()?;
+        thread::sleep(Duration::from_millis(random.u64(0..1_500)));
+        again(fixture)?;
+        wait_until_recovered(fixture)
+    }),
+    fault("upgrade killed", |fixture, random| {
+        let object = fixture.pair.a.attachment("a0")?.info.object;
+        fixture.pair.a.make_outdated("a0")?;
+        killed(fixture, "upgrade a0", random.u32(1..8))?;
+        fixture.ok("upgrade a0")?;
+        let found = fixture.pair.a.attachment("a0")?.info.object;
+        ensure!(found == object, "not upgraded");
+        Ok(())
+    }),
+    fault("200 clients that send no request", |fixture, _| {
+        let connect = || -> Result<Vec<TcpStream>> {
+            (0..200)
+                .map(|_| {
+                    let mut stream = TcpStream::connect(METRICS)?;
+                    stream.write_all(b"G")?;
+                    Ok(stream)
+                })
+                .collect()
+        };
+        let clients = fixture.pair.a.run(connect)??;
+        ensure!(get(&fixture.pair.a, METRICS, "/metrics")?.contains("dcqcn_interface_served"), "no metrics");
+        drop(clients);
+        Ok(())
+    }),
+    fault("lock held for a while", |fixture, random| {
+        let lock = fixture.pair.a.lock()?;
+        let mut command = fixture.command("set a0 rpg_ai_rate=10mbit")?;
+        let mut child = fixture.pair.a.run(|| command.stdout(Stdio::null()).spawn())??;
+        thread::sleep(Duration::from_millis(random.u64(50..800)));
+        drop(lock);
+        ensure!(child.wait()?.success(), "set does not wait for the lock");
+        Ok(())
+    }),
+    fault("no space for the audit log", |fixture, _| {
+        let directory = tempfile::tempdir()?;
+        mount(Some("tmpfs"), directory.path(), Some("tmpfs"), MsFlags::empty(), Some("size=4096"))?;
+        // More than the limit.
+        let _ = fs::write(directory.path().join("junk"), [0; 8_192]);
+        let set = |value: &str| -> Result<()> {
+            let mut command = fixture.command(&format!("set a0 rpg_ai_rate={value}"))?;
+            command.env("DCQCN_AUDIT", directory.path());
+            fixture.pair.a.run(|| output_of(&mut command))?.map(drop)
+        };
+        let done = set("20mbit").and_then(|()| set("10mbit"));
+        umount2(directory.path(), MntFlags::MNT_DETACH)?;
+        done
+    }),
+    fault("broken journal of another interface", |fixture, random| {
+        let path = fixture.pair.a.journals()?.join("999999.json");
+        let texts = ["", "{", "{}", "{\"format\":7}", "\0\0"];
+        fs::write(&path, texts.get(random.usize(..texts.len())).copied().unwrap_or_default())?;
+        let done = fixture.ok("status").and_then(|_| fixture.ok("set a0 rpg_ai_rate=10mbit")).map(drop);
+        fs::remove_file(path)?;
+        done
+    }),
+    fault("interfaces added and removed", |fixture, random| {
+        let names = ["a5", "a6"];
+        appear(fixture, &names)?;
+        // While they are being attached, or afterwards.
+        if random.bool() {
+            thread::sleep(Duration::from_millis(random.u64(0..800)));
+        } else {
+            let served = |metrics: &str| {
+                names.iter().all(|name| metrics.contains(&format!("served{{interface=\"{name}\"}} 1")))
+            };
+            wait_value(|| get(&fixture.pair.a, METRICS, "/metrics"), |metrics| served(metrics))?;
+        }
+        disappear(fixture, &names)
+    }),
+    fault("daemon ended while interfaces are added", |fixture, random| {
+        let names = ["a7", "a8", "a9"];
+        appear(fixture, &names)?;
+        thread::sleep(Duration::from_millis(random.u64(0..1_500)));
+        if random.bool() {
+            daemon_ended(fixture, random)?;
+        } else {
+            daemon_killed(fixture, random)?;
+        }
+        disappear(fixture, &names)
+    }),
+    // As after a boot at which the address appears later than the daemon.
+    fault("address of metrics removed", |fixture, _| {
+        fixture.daemon.kill()?;
+        fixture.pair.a.command("ip address delete 127.0.0.1/8 dev lo")?;
+        again(fixture)?;
+        fixture.daemon.wait_for_log(&["cannot serve metrics; retrying"])?;
+        fixture.pair.a.command("ip address add 127.0.0.1/8 dev lo")?;
+        fixture.daemon.wait_for_log(&["serving metrics", METRICS])
+    }),
+    fault("reader of monitor exited", |fixture, _| {
+        let line = format!("{} monitor --interval 100ms | head -n 1 >/dev/null", binary()?.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]);
+        let status = fixture.pair.a.run(|| command.status())??;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }),
 ];
 
 /// Starts the next daemon, and waits until it has taken `a0` over.
@@ -50,62 +201,11 @@ fn daemon_ended(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> 
     again(fixture)
 }
 
-fn daemon_killed_at_start(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    fixture.daemon.end()?;
-    fixture.daemon.again(&fixture.pair.a)?;
-    thread::sleep(Duration::from_millis(random.u64(0..60)));
-    daemon_killed(fixture, random)
-}
-
-fn daemon_stopped(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    fixture.daemon.signal(Signal::SIGSTOP)?;
-    thread::sleep(Duration::from_millis(random.u64(10..500)));
-    fixture.daemon.signal(Signal::SIGCONT)
-}
-
-fn file_emptied(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
-    fs::write(fixture.daemon.file(), "")?;
-    // A file must be stable for a second to count as complete.
-    thread::sleep(Duration::from_millis(2_500));
-    Ok(fs::write(fixture.daemon.file(), file())?)
-}
-
-fn file_removed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
-    fs::remove_file(fixture.daemon.file())?;
-    fixture.daemon.signal(Signal::SIGHUP)?;
-    thread::sleep(Duration::from_millis(500));
-    Ok(fs::write(fixture.daemon.file(), file())?)
-}
-
 /// Reloads, and waits until the log reports it.
 fn reload(fixture: &mut SoakFixture, expected: &str) -> Result<()> {
     fs::write(fixture.daemon.log(), "")?;
     fixture.daemon.signal(Signal::SIGHUP)?;
     fixture.daemon.wait_for_log(&[expected])
-}
-
-fn bad_file(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    let text = file();
-    // Truncated anywhere, or with an invalid part.
-    let cut = random.usize(1..text.len() - 40);
-    let bad = if random.bool() {
-        format!("{}\nx =", text.get(..cut).unwrap_or_default())
-    } else {
-        text + "rpg = 1\n"
-    };
-    fs::write(fixture.daemon.file(), bad)?;
-    reload(fixture, "reload rejected; configuration unchanged")?;
-    fs::write(fixture.daemon.file(), file())?;
-    reload(fixture, "reloaded")
-}
-
-fn file_changed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    let mbit = random.u32(11..90);
-    fs::write(fixture.daemon.file(), file().replace("10mbit", &format!("{mbit}mbit")))?;
-    reload(fixture, "reloaded")?;
-    ensure!(fixture.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the new file is not active");
-    fs::write(fixture.daemon.file(), file())?;
-    reload(fixture, "reloaded")
 }
 
 /// Runs a command that is killed at its `n`-th step, if it has that many.
@@ -116,11 +216,6 @@ fn killed(fixture: &SoakFixture, line: &str, n: u32) -> Result<()> {
     let is_expected = output.status.success() || output.status.signal() == Some(9);
     ensure!(is_expected, "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
-}
-
-fn set_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    killed(fixture, "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit", random.u32(1..4))?;
-    reload(fixture, "reloaded")
 }
 
 fn wait_until_recovered(fixture: &SoakFixture) -> Result<()> {
@@ -137,90 +232,6 @@ fn kill_waiters(fixture: &SoakFixture) -> Result<()> {
     Ok(())
 }
 
-/// Killed after the first of its steps, it leaves a change that is reverted later.
-fn confirm_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    killed(fixture, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
-    wait_value(|| Ok(fixture.pair.a.run(attach::pending)??.len()), |waiting| *waiting == 0)?;
-    wait_until_recovered(fixture)
-}
-
-fn unconfirmed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    fixture.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
-    if random.bool() {
-        kill_waiters(fixture)?;
-    }
-    wait_until_recovered(fixture)
-}
-
-fn unconfirmed_all_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    fixture.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
-    kill_waiters(fixture)?;
-    fixture.daemon.kill()?;
-    thread::sleep(Duration::from_millis(random.u64(0..1_500)));
-    again(fixture)?;
-    wait_until_recovered(fixture)
-}
-
-fn upgrade_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    let object = fixture.pair.a.attachment("a0")?.info.object;
-    fixture.pair.a.make_outdated("a0")?;
-    killed(fixture, "upgrade a0", random.u32(1..8))?;
-    fixture.ok("upgrade a0")?;
-    let found = fixture.pair.a.attachment("a0")?.info.object;
-    ensure!(found == object, "not upgraded");
-    Ok(())
-}
-
-fn idle_clients(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
-    let connect = || -> Result<Vec<TcpStream>> {
-        (0..200)
-            .map(|_| {
-                let mut stream = TcpStream::connect(METRICS)?;
-                stream.write_all(b"G")?;
-                Ok(stream)
-            })
-            .collect()
-    };
-    let clients = fixture.pair.a.run(connect)??;
-    ensure!(get(&fixture.pair.a, METRICS, "/metrics")?.contains("dcqcn_interface_served"), "no metrics");
-    drop(clients);
-    Ok(())
-}
-
-fn lock_held_long(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    let lock = fixture.pair.a.lock()?;
-    let mut command = fixture.command("set a0 rpg_ai_rate=10mbit")?;
-    let mut child = fixture.pair.a.run(|| command.stdout(Stdio::null()).spawn())??;
-    thread::sleep(Duration::from_millis(random.u64(50..800)));
-    drop(lock);
-    ensure!(child.wait()?.success(), "set does not wait for the lock");
-    Ok(())
-}
-
-fn audit_full(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
-    let directory = tempfile::tempdir()?;
-    mount(Some("tmpfs"), directory.path(), Some("tmpfs"), MsFlags::empty(), Some("size=4096"))?;
-    // More than the limit.
-    let _ = fs::write(directory.path().join("junk"), [0; 8_192]);
-    let set = |value: &str| -> Result<()> {
-        let mut command = fixture.command(&format!("set a0 rpg_ai_rate={value}"))?;
-        command.env("DCQCN_AUDIT", directory.path());
-        fixture.pair.a.run(|| output_of(&mut command))?.map(drop)
-    };
-    let done = set("20mbit").and_then(|()| set("10mbit"));
-    umount2(directory.path(), MntFlags::MNT_DETACH)?;
-    done
-}
-
-fn broken_journal(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    let path = fixture.pair.a.journals()?.join("999999.json");
-    let texts = ["", "{", "{}", "{\"format\":7}", "\0\0"];
-    fs::write(&path, texts.get(random.usize(..texts.len())).copied().unwrap_or_default())?;
-    let done = fixture.ok("status").and_then(|_| fixture.ok("set a0 rpg_ai_rate=10mbit")).map(drop);
-    fs::remove_file(path)?;
-    done
-}
-
 fn appear(fixture: &SoakFixture, names: &[&str]) -> Result<()> {
     let netlink = fixture.pair.a.netlink()?;
     names.iter().try_for_each(|name| add_veth(&netlink, name, &name.replace('a', "far")))
@@ -229,50 +240,4 @@ fn appear(fixture: &SoakFixture, names: &[&str]) -> Result<()> {
 fn disappear(fixture: &SoakFixture, names: &[&str]) -> Result<()> {
     let netlink = fixture.pair.a.netlink()?;
     names.iter().try_for_each(|name| Ok(netlink.delete_link(netlink.link(name)?.index)?))
-}
-
-fn links_appear_and_disappear(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    let names = ["a5", "a6"];
-    appear(fixture, &names)?;
-    // While they are being attached, or afterwards.
-    if random.bool() {
-        thread::sleep(Duration::from_millis(random.u64(0..800)));
-    } else {
-        let served = |metrics: &str| {
-            names.iter().all(|name| metrics.contains(&format!("served{{interface=\"{name}\"}} 1")))
-        };
-        wait_value(|| get(&fixture.pair.a, METRICS, "/metrics"), |metrics| served(metrics))?;
-    }
-    disappear(fixture, &names)
-}
-
-fn ended_during_additions(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    let names = ["a7", "a8", "a9"];
-    appear(fixture, &names)?;
-    thread::sleep(Duration::from_millis(random.u64(0..1_500)));
-    if random.bool() {
-        daemon_ended(fixture, random)?;
-    } else {
-        daemon_killed(fixture, random)?;
-    }
-    disappear(fixture, &names)
-}
-
-/// As after a boot at which the address appears later than the daemon.
-fn address_removed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
-    fixture.daemon.kill()?;
-    fixture.pair.a.command("ip address delete 127.0.0.1/8 dev lo")?;
-    again(fixture)?;
-    fixture.daemon.wait_for_log(&["cannot serve metrics; retrying"])?;
-    fixture.pair.a.command("ip address add 127.0.0.1/8 dev lo")?;
-    fixture.daemon.wait_for_log(&["serving metrics", METRICS])
-}
-
-fn reader_closed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
-    let line = format!("{} monitor --interval 100ms | head -n 1 >/dev/null", binary()?.display());
-    let mut command = Command::new("sh");
-    command.args(["-c", &line]);
-    let status = fixture.pair.a.run(|| command.status())??;
-    ensure!(status.success(), "{status}");
-    Ok(())
 }

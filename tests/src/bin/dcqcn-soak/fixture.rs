@@ -68,10 +68,8 @@ impl SoakFixture {
         let traffic = Traffic::start(&pair)?;
         traffic.pass(100)?;
         pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
-        let cut = wait_value(
-            || flow(&pair),
-            |flow| flow.cnps.handled == 1 && flow.hot.machine.rate_bps < 600_000_000,
-        )?;
+        let is_cut = |flow: &RpFlow| flow.cnps.handled == 1 && flow.hot.machine.rate_bps < 600_000_000;
+        let cut = wait_value(|| flow(&pair), is_cut)?;
         let rate_bps = cut.hot.machine.rate_bps;
         let attachment = pair.a.attachment("a0")?;
         let (id, config) = (attachment.info.id(), attachment.maps.params()?.config);

@@ -13,7 +13,7 @@ use clap::Parser;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render::Table;
 use dcqcn_support::sync::lock;
-use dcqcn_tests::exit::exit_code;
+use dcqcn_tests::command::exit_code;
 use dcqcn_tests::prelude::*;
 use nix::unistd::Uid;
 
@@ -41,6 +41,10 @@ struct Args {
 struct Fault {
     name: &'static str,
     make: fn(&mut SoakFixture, &mut fastrand::Rng) -> Result<()>,
+}
+
+const fn fault(name: &'static str, make: fn(&mut SoakFixture, &mut fastrand::Rng) -> Result<()>) -> Fault {
+    Fault { name, make }
 }
 
 #[derive(Default)]
@@ -180,10 +184,8 @@ impl Soak {
         );
         let Self { seed, sent, .. } = self;
         // The reader may have exited.
-        let _ = writeln!(
-            std::io::stdout(),
-            "\n{table}\nseed {seed}, {:.0} s, {sent} packets sent, {end}",
-            self.began.elapsed().as_secs_f64()
-        );
+        let seconds = self.began.elapsed().as_secs();
+        let end = format!("seed {seed}, {seconds} s, {sent} packets sent, {end}");
+        let _ = writeln!(std::io::stdout(), "\n{table}\n{end}");
     }
 }

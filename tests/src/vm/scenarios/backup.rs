@@ -176,11 +176,8 @@ impl Bench<'_> {
         if let Direction::Reads = self.direction {
             let baseline_share = |now: &Measured| now.storage_bps / off.storage_bps;
             report.at_least("DCQCN: storage, relative to nothing attached", baseline_share(on), 0.7);
-            report.at_least(
-                "DCQCN with room: storage, relative to nothing attached",
-                baseline_share(deep),
-                0.9,
-            );
+            let relative = baseline_share(deep);
+            report.at_least("DCQCN with room: storage, relative to nothing attached", relative, 0.9);
         }
         report.at_most("DCQCN: longest, relative to nothing attached", on.done.max_ms / off.done.max_ms, 0.5);
         report.at_least("DCQCN with room: storage, relative to TCP", deep.storage_bps / tcp.storage_bps, 0.9);
@@ -295,18 +292,12 @@ impl Measured {
             _ => String::new(),
         };
         let failed = if self.done.failed { ", FAILED" } else { "" };
+        let used = 100.0 * (self.storage_bps + self.tcp_bps) / BOTTLENECK_BPS;
         report.record([
             ("", format!("{name}{failed}")),
             ("storage, Mbit/s", format!("{:.2}{other}", self.storage_bps / 1e6)),
             ("TCP, Mbit/s", format!("{:.2}", self.tcp_bps / 1e6)),
-            (
-                "storage's share",
-                format!(
-                    "{:.0} % of {:.0} %",
-                    100.0 * self.share(),
-                    100.0 * (self.storage_bps + self.tcp_bps) / BOTTLENECK_BPS
-                ),
-            ),
+            ("storage's share", format!("{:.0} % of {used:.0} %", 100.0 * self.share())),
             ("p50, ms", format!("{:.0}", self.done.p50_ms)),
             ("p99, ms", format!("{:.0}", self.done.p99_ms)),
             ("longest, s", format!("{:.1}", self.done.max_ms / 1e3)),

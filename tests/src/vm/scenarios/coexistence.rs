@@ -18,7 +18,7 @@ const ATTACH: &str = "--flows 64 --set link_rate=1gbit";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("modprobe -a tun sch_fq sch_htb bonding")?;
-    report.columns(&["there before", "attached", "afterwards"]);
+    report.columns("there before | attached | afterwards");
     let lab = Lab::new("coexistence")?;
     our_programs_first(report, &lab)?;
     queues(report, &lab)?;
@@ -91,11 +91,8 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         report.equals("the kernel's mq: fq in all", all, QUEUES);
         ensure!(printed.contains("an fq for each transmit queue"), "{printed}");
         let share = measure_pacing(lab, &mut tap)?;
-        report.row([
-            "mq 0:".into(),
-            "mq dc02:, fq in each child".into(),
-            format!("rate {share:.3} of the requested"),
-        ]);
+        let result = format!("rate {share:.3} of the requested");
+        report.row(["mq 0:".into(), "mq dc02:, fq in each child".into(), result]);
         report.at_least("the kernel's mq: rate of a flow, relative to the requested", share, 0.5);
         report.at_most("the kernel's mq: rate of a flow, relative to the requested", share, 1.1);
         Ok(())
@@ -121,9 +118,8 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     between(report, lab, ("an mq with an fq in each child", "q0"), "--pacer fq", |report, printed| {
         let shown = show(lab, "q0")?;
         // Before Linux 6.6 attaching adds clsact, which is not a queue.
-        let queues = |shown: &str| {
-            shown.lines().filter(|line| !line.contains("clsact")).map(str::to_owned).collect::<Vec<_>>()
-        };
+        let others = |line: &&str| !line.contains("clsact");
+        let queues = |shown: &str| shown.lines().filter(others).map(str::to_owned).collect::<Vec<_>>();
         let unchanged = queues(&shown) == queues(&before) && printed.contains("the fq of each queue is kept");
         if !unchanged {
             println!("{before}\n{shown}\n{printed}");

@@ -40,10 +40,8 @@ kmax = '300KB'
 ";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    let log = || {
-        sh("journalctl --no-pager --output=cat --lines=40 --unit=etcd --unit=dcqcn-fleet-*")
-            .unwrap_or_default()
-    };
+    let units = "--unit=etcd --unit=dcqcn-fleet-*";
+    let log = || sh(&format!("journalctl --no-pager --output=cat --lines=40 {units}")).unwrap_or_default();
     steps(report).with_context(log)
 }
 
@@ -57,9 +55,8 @@ fn steps(report: &mut Report) -> Result<()> {
     }
     fs::write("/etc/dcqcn/dcqcn.toml", OWN)?;
     sh("systemctl restart dcqcn.service")?;
-    until("the control socket exists", || {
-        Ok(Path::new(SOCKET).exists() && systemd::wait_until_managed().is_ok())
-    })?;
+    let is_ready = || Ok(Path::new(SOCKET).exists() && systemd::wait_until_managed().is_ok());
+    until("the control socket exists", is_ready)?;
     let owner = sh(&format!("stat --format=%U:%G:%a {SOCKET}"))?;
     report.equals("the socket", owner.trim(), "root:dcqcn-fleet:660");
 

@@ -1,6 +1,7 @@
 //! Four QPs of two hosts into a third behind a bottleneck port, without dcqcn and with it everywhere.
 
-use super::super::perftest::jain;
+use super::super::command::sh_in;
+use super::super::perftest::{goodputs_bps, jain};
 use crate::vm::prelude::*;
 
 /// The host at the bottleneck port.
@@ -15,7 +16,7 @@ const LINK: &str = "40mbit";
 const KMIN: &str = "10KB";
 /// Duration of the traffic, unmeasured time at start and end (seconds), and messages in flight per QP.
 #[derive(Clone, Copy)]
-pub(super) struct Load {
+struct Load {
     seconds: u32,
     margin_s: u32,
     depth: u32,
@@ -30,9 +31,17 @@ const ON: Load = Load { seconds: 26, margin_s: 9, depth: DEPTH };
 /// rate two had 92 and 93 %.
 const MIN_SHARE: f64 = 0.85;
 /// For comparing markers in limited time: less settled than [`ON`].
-pub(super) const BRIEF: Load = Load { seconds: 14, margin_s: 4, depth: DEPTH };
+const BRIEF: Load = Load { seconds: 14, margin_s: 4, depth: DEPTH };
 /// As much as soft-RoCE queues per QP in any case: 64 packets of 1 KB. Four such QPs exceed the port's queue.
 const DEPTH: u32 = 8;
+/// READs in flight per QP. All requested responses leave immediately; they must fit the port's queue before the first CNP.
+const READ_DEPTH: u32 = 4;
+/// Markers behind the shaper of the port: RED with the thresholds and the probability of `dcqcn`'s port; fq_codel, which
+/// marks packets queued longer than a threshold, with its own control disabled.
+const MARKERS: [(&str, &str); 2] = [
+    ("red ecn", "limit 200000 min 10000 max 200000 avpkt 1100 burst 80 probability 0.5 bandwidth 20mbit ecn"),
+    ("fq_codel ce_threshold", "limit 1000 target 500ms interval 2s ce_threshold 20ms ecn"),
+];
 /// Two packets of 4 KB each. Departure times of packets in `fq` are from an older rate: with 64, from 400 ms ago.
 const JUMBO_DEPTH: u32 = 4;
 
@@ -80,6 +89,60 @@ fn variant(report: &mut Report, options: &Options, load: Load) -> Result<()> {
     Ok(())
 }
 
+/// READ: the responder is the sender, and is not limited by a send queue.
+pub(super) fn read(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(RECEIVER, &Options::default())?;
+    shape(&lab)?;
+    attach(&lab)?;
+    let flows = SENDERS.map(|responder| {
+        let flow = Flow::new(Tool::Read, RECEIVER, responder, 18_300 + u16::from(responder), ON.seconds);
+        Flow { depth: READ_DEPTH, margin_s: ON.margin_s, ..flow }
+    });
+    let sequence = lab.hw_counter(RECEIVER, "rcvd_seq_err")?;
+    let goodputs = goodputs_bps(&perftest::run(&lab, &flows)?)?;
+    let sequence = lab.hw_counter(RECEIVER, "rcvd_seq_err")? - sequence;
+    let possible_bps = BOTTLENECK_BPS * flows[0].efficiency(&lab.options);
+    for (responder, goodput_bps) in SENDERS.into_iter().zip(&goodputs) {
+        let handled = count(&lab.on_host(responder, "counters {}")?, "rp_cnp_handled")?;
+        let drops = lab.host_stats(responder)?.drops;
+        report.record([
+            ("responder", format!("host {responder}")),
+            ("goodput, Mbit/s", format!("{:.2}", goodput_bps / 1e6)),
+            ("CNPs handled", handled.to_string()),
+            ("dropped by its fq", drops.to_string()),
+        ]);
+        report.at_least(&format!("host {responder}: CNPs handled"), handled as f64, 1.0);
+        report.equals(&format!("host {responder}: READ responses and ACKs dropped by fq"), drops, 0);
+    }
+    report.at_least("goodput, of the possible", goodputs.iter().sum::<f64>() / possible_bps, 0.9);
+    report.at_least("Jain's index", jain(&goodputs), 0.9);
+    report.equals("sequence errors at the reader", sequence, 0);
+    Ok(())
+}
+
+/// The kernel's own markers as peers: the same incast and hosts, with another marker.
+pub(super) fn markers(report: &mut Report) -> Result<()> {
+    sh("modprobe -a sch_red sch_fq_codel")?;
+    let lab = Lab::new(RECEIVER, &Options::default())?;
+    attach_hosts(&lab)?;
+    let mut one = |name: &str| -> Result<()> {
+        let measured = measure(&lab, Tool::Write, BRIEF)?;
+        measured.row(report, name);
+        measured.check_works(report, name);
+        Ok(())
+    };
+    for (number, (name, options)) in (10..).zip(MARKERS) {
+        shape(&lab)?;
+        let kind = name.split(' ').next().unwrap_or_default();
+        let qdisc = format!("parent 1:1 handle {number}: {kind} {options}");
+        sh_in(&lab.switch, &format!("tc qdisc replace dev p{RECEIVER} {qdisc}"))?;
+        one(name)?;
+    }
+    shape(&lab)?;
+    attach_port(&lab)?;
+    one("dcqcn")
+}
+
 /// Makes the port towards the receiver the bottleneck.
 pub(super) fn shape(lab: &Lab) -> Result<()> {
     lab.shape(RECEIVER, BOTTLENECK)
@@ -91,19 +154,19 @@ pub(super) fn attach(lab: &Lab) -> Result<()> {
     attach_port(lab)
 }
 
-pub(super) fn attach_hosts(lab: &Lab) -> Result<()> {
+fn attach_hosts(lab: &Lab) -> Result<()> {
     for host in SENDERS.into_iter().chain([RECEIVER]) {
         lab.on_host(host, &format!("attach {{}} --profile lab --set link_rate={LINK}"))?;
     }
     Ok(())
 }
 
-pub(super) fn attach_port(lab: &Lab) -> Result<()> {
+fn attach_port(lab: &Lab) -> Result<()> {
     let line = format!("attach {{}} --role switch --profile lab --set wred.3.kmin={KMIN}");
     lab.on_port(RECEIVER, &line).map(drop)
 }
 
-pub(super) struct Measured {
+struct Measured {
     goodputs_bps: Vec<f64>,
     possible_bps: f64,
     broken: u64,
@@ -128,7 +191,7 @@ impl Measured {
     }
 
     /// Adds the run to the table.
-    pub(super) fn row(&self, report: &mut Report, name: &str) {
+    fn row(&self, report: &mut Report, name: &str) {
         let broken = if self.broken == 0 { String::new() } else { format!(", {} QPs broke", self.broken) };
         report.record([
             ("", format!("{name}{broken}")),
@@ -149,7 +212,7 @@ impl Measured {
     }
 
     /// Checks for no drops once settled, and for a utilised link.
-    pub(super) fn check(&self, report: &mut Report, name: &str) {
+    fn check(&self, report: &mut Report, name: &str) {
         self.check_works(report, name);
         report.equals(&format!("{name}: drops, once settled"), self.drops_settled, 0);
         let share = self.goodput_bps() / self.possible_bps;
@@ -158,7 +221,7 @@ impl Measured {
     }
 
     /// Checks that marks become CNPs, and CNPs rate cuts, whatever the result.
-    pub(super) fn check_works(&self, report: &mut Report, name: &str) {
+    fn check_works(&self, report: &mut Report, name: &str) {
         report.equals(&format!("{name}: QPs that broke"), self.broken, 0);
         report.at_least(&format!("{name}: CNPs handled"), self.counts.handled as f64, 1.0);
     }
@@ -205,7 +268,7 @@ impl Counts {
 
 /// Runs the traffic while sampling the queue; repeats if perftest, whose timers are signals, divided by too short a time
 /// and reports more than the port's rate.
-pub(super) fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
+fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     for _ in 0..2 {
         let measured = measure_once(lab, tool, load)?;
         if measured.goodputs_bps.iter().all(|goodput_bps| *goodput_bps <= BOTTLENECK_BPS) {

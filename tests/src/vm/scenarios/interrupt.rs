@@ -27,7 +27,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     // running it. So one interface stays attached throughout.
     sh("ip link add spare0 type veth peer name spare1")?;
     sh("dcqcn attach spare0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    report.columns(&["under traffic", "attach or detach", "files written in the meantime", "the QP"]);
+    report.columns("under traffic | attach or detach | files written in the meantime | the QP");
     without_fq(report, &lab, ends)?;
     with_fq(report, &lab)?;
     detach_is_refused(report, &lab, ends)?;

@@ -15,28 +15,21 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let verify_restored = || -> Result<()> {
         // Killed with only the lock left to remove.
         lab.ok("gc")?;
-        ensure!(
-            state(&lab.host, "a0")? == before,
-            "the interface is not restored: {:?}",
-            state(&lab.host, "a0")?
-        );
+        let now = state(&lab.host, "a0")?;
+        ensure!(now == before, "the interface is not restored: {now:?}");
         let journals = lab.host.journals()?;
         ensure!(!journals.exists(), "{} is left", journals.display());
         freed(FLOWS)
     };
-    report.columns(&["killed", "steps", "afterwards"]);
+    report.columns("killed | steps | afterwards");
     let mut check_kills = |what: &str, steps: Result<u32>, min_steps: u32, afterwards: &str| {
         match &steps {
             Ok(steps) => report.row([what.to_owned(), steps.to_string(), afterwards.to_owned()]),
             Err(error) => report.row([what.to_owned(), String::new(), format!("{error:#}")]),
         }
         let found = steps.as_ref().map_or_else(|error| format!("{error:#}"), ToString::to_string);
-        report.check(
-            &format!("{what}: steps"),
-            found,
-            format!("{min_steps} at least"),
-            steps.is_ok_and(|steps| steps >= min_steps),
-        );
+        let (bound, is_met) = (format!("{min_steps} at least"), steps.is_ok_and(|steps| steps >= min_steps));
+        report.check(&format!("{what}: steps"), found, bound, is_met);
     };
 
     let steps = at_every_step(

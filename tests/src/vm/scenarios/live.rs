@@ -20,7 +20,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_400, SECONDS) };
     let mut traffic = perftest::start(&lab, &[flow])?;
     thread::sleep(Duration::from_secs(3));
-    report.columns(&["under traffic", "rate afterwards, Mbit/s"]);
+    report.columns("under traffic | rate afterwards, Mbit/s");
 
     let limit_mbps = f64::from(LIMIT_MBPS);
     let mut step = |what: &str, wanted_mbps: f64, action: &mut dyn FnMut() -> Result<()>| -> Result<()> {
@@ -33,12 +33,10 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         Ok(())
     };
     step("nothing", limit_mbps, &mut || Ok(()))?;
-    step("rpg_max_rate doubled", 2.0 * limit_mbps, &mut || {
-        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={}mbit", 2 * LIMIT_MBPS)).map(drop)
-    })?;
-    step("rpg_max_rate restored", limit_mbps, &mut || {
-        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={LIMIT_MBPS}mbit")).map(drop)
-    })?;
+    let doubled = format!("set {{}} rpg_max_rate={}mbit", 2 * LIMIT_MBPS);
+    step("rpg_max_rate doubled", 2.0 * limit_mbps, &mut || lab.on_host(SENDER, &doubled).map(drop))?;
+    let restored = format!("set {{}} rpg_max_rate={LIMIT_MBPS}mbit");
+    step("rpg_max_rate restored", limit_mbps, &mut || lab.on_host(SENDER, &restored).map(drop))?;
     step("thresholds changed", limit_mbps, &mut || {
         lab.on_host(SENDER, "set {} wred.3.kmin=20KB wred.3.kmax=300KB min_time_between_cnps=1ms").map(drop)
     })?;

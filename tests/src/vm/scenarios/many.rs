@@ -67,11 +67,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let fast = after.spread(|qpn| !cut.contains(&qpn));
     let floor_pps = FLOOR_BPS / FRAME_BITS;
     report.equals("QPs that were cut", cut.len(), QPS / 2);
-    report.at_most(
-        "packets/s of a cut QP, relative to its rate",
-        slow.most / floor_pps,
-        1.0 + TOLERANCE + after.doubt,
-    );
+    let relative = slow.most / floor_pps;
+    report.at_most("packets/s of a cut QP, relative to its rate", relative, 1.0 + TOLERANCE + after.doubt);
     report.at_least("packets/s of an uncut QP, relative to the fastest cut QP", fast.fewest / slow.most, 1.2);
     report.equals("packets dropped by the host", before.dropped + after.dropped, 0);
     // A packet lost here is not retransmitted before `QP_TIMEOUT`, and its QP stalls, independent of fq.
@@ -176,11 +173,9 @@ impl Measured {
 
 fn traffic(lab: &Lab) -> Result<(Background, Background)> {
     let line = |host: u8| -> Result<String> {
-        Ok(format!(
-            "ib_write_bw -d {} -x {} -p {PORT} -q {QPS} -D {SECONDS} -s {MESSAGE_BYTES} -t 1 -Q 1 -u {QP_TIMEOUT} --tclass={ECT} -F",
-            rxe(host),
-            lab.gid_index(host)?
-        ))
+        let (device, gid) = (rxe(host), lab.gid_index(host)?);
+        let load = format!("-p {PORT} -q {QPS} -D {SECONDS} -s {MESSAGE_BYTES} -t 1 -Q 1 -u {QP_TIMEOUT}");
+        Ok(format!("ib_write_bw -d {device} -x {gid} {load} --tclass={ECT} -F"))
     };
     let server = Background::start(&line(RECEIVER)?)?;
     perftest::wait_for_server(&server, PORT)?;

@@ -120,30 +120,26 @@ impl Measured {
 
     fn row(&self, report: &mut Report, name: &str) {
         let kinds = self.by_kind();
-        let before = self.before;
+        let Counts { drops, out_of_sequence, duplicates, retries, .. } = self.before;
+        let before = format!("{drops}, {out_of_sequence}, {duplicates}, {retries}");
+        let [rates, marked] = match &self.rates {
+            Some((rates, marked)) => [rates.join(", "), marked.to_string()],
+            None => ["-", "-"].map(str::to_owned),
+        };
         report.record([
             ("", name.to_owned()),
             ("operations", kinds.iter().sum::<u64>().to_string()),
             ("of these SEND, WRITE, READ, atomic", kinds.map(|kind| kind.to_string()).join(", ")),
             ("payload both ways, Mbit/s", format!("{:.2}", self.mbit_per_s())),
             ("small port used", format!("{:.0} %", 100.0 * self.port_used())),
-            (
-                "rates at the end of hosts 1, 2, 3, Mbit/s",
-                self.rates.as_ref().map_or("-".into(), |(rates, _)| rates.join(", ")),
-            ),
-            ("marked", self.rates.as_ref().map_or("-".into(), |(_, marked)| marked.to_string())),
+            ("rates at the end of hosts 1, 2, 3, Mbit/s", rates),
+            ("marked", marked),
             ("wrong", self.results["wrong"].to_string()),
             ("drops, settled", self.settled.drops.to_string()),
             ("out of sequence, settled", self.settled.out_of_sequence.to_string()),
             ("duplicates, settled", self.settled.duplicates.to_string()),
             ("retries, settled", self.settled.retries.to_string()),
-            (
-                "drops, out of sequence, duplicates, retries before",
-                format!(
-                    "{}, {}, {}, {}",
-                    before.drops, before.out_of_sequence, before.duplicates, before.retries
-                ),
-            ),
+            ("drops, out of sequence, duplicates, retries before", before),
         ]);
     }
 
@@ -154,17 +150,11 @@ impl Measured {
             report.equals(&format!("{name}: failed operations"), measured.number("failed")?, 0);
             report.equals(&format!("{name}: all ended"), &measured.results["ended"], true);
         }
-        report.at_least(
-            "SEND, WRITE, READ or atomic, the minimum",
-            *self.by_kind().iter().min().context("kinds")? as f64,
-            10.0,
-        );
+        let least = *self.by_kind().iter().min().context("kinds")?;
+        report.at_least("SEND, WRITE, READ or atomic, the minimum", least as f64, 10.0);
         report.equals("drops, once settled", self.settled.drops, free.settled.drops);
-        report.equals(
-            "out of sequence, once settled",
-            self.settled.out_of_sequence,
-            free.settled.out_of_sequence,
-        );
+        let (lost, of_free) = (self.settled.out_of_sequence, free.settled.out_of_sequence);
+        report.equals("out of sequence, once settled", lost, of_free);
         report.equals("duplicate requests, once settled", self.settled.duplicates, free.settled.duplicates);
         report.equals("retries, once settled", self.settled.retries, free.settled.retries);
         report.at_least("payload, of that without dcqcn", self.mbit_per_s() / off.mbit_per_s(), 0.8);

@@ -55,10 +55,8 @@ fn each(report: &mut Report, options: &Options, all: &[PairKnowledge]) -> Result
     }
     let congested =
         "--set wred.3.drain_rate=2mbit --set wred.3.kmin=0B --set wred.3.kmax=20KB --set wred.0.ecn=false";
-    lab.on_port(
-        RECEIVER,
-        &format!("attach {{}} --role switch --profile lab --set link_rate={LINK} {congested}"),
-    )?;
+    let attach = format!("attach {{}} --role switch --profile lab --set link_rate={LINK} {congested}");
+    lab.on_port(RECEIVER, &attach)?;
     decoy(&lab)?;
     for &known in all {
         one(&lab, report, known).with_context(|| known.name())?;
@@ -129,11 +127,8 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
     let name = |what: &str| format!("{}: {what}", known.name());
     report.equals(&name("QPs that broke"), perftest::broken(&outcomes), 0);
     report.at_least(&name("CNPs to the congested QP"), congested.cnp_handled as f64, 1.0);
-    report.at_most(
-        &name("rate of the congested QP, Mbit/s"),
-        congested.rate_bps as f64 / 1e6,
-        LINK_MBPS / 2.0,
-    );
+    let rate_mbps = congested.rate_bps as f64 / 1e6;
+    report.at_most(&name("rate of the congested QP, Mbit/s"), rate_mbps, LINK_MBPS / 2.0);
     report.equals(&name("CNPs to the other QP"), other.cnp_handled, 0);
     report.at_least(&name("rate of the other QP, Mbit/s"), other.rate_bps as f64 / 1e6, 19.9);
     report.equals(&name("CNPs without a known flow"), unknown, 0);
@@ -167,13 +162,9 @@ fn start_rping(lab: &Lab) -> Result<(Vec<Background>, u32)> {
             && qp.get("type").and_then(Value::as_str) == Some("RC")
     };
     let qps = qps.as_array().context("rdma prints a list")?;
-    let qpn = qps.iter().find(of_rping).and_then(|qp| qp.get("lqpn")?.as_u64()).with_context(|| {
-        format!(
-            "rping has no QP at {}: {:?}",
-            rxe(RECEIVER),
-            running.iter().map(Background::printed).collect::<Vec<_>>()
-        )
-    })?;
+    let qpn = qps.iter().find(of_rping).and_then(|qp| qp.get("lqpn")?.as_u64());
+    let printed = || running.iter().map(Background::printed).collect::<Vec<_>>();
+    let qpn = qpn.with_context(|| format!("rping has no QP at host {RECEIVER}: {:?}", printed()))?;
     Ok((running, u32::try_from(qpn)?))
 }
 

@@ -34,7 +34,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         settings: Settings::default(),
     };
     let all = qualify(&config)?;
-    report.columns(&["case", "checks", "passed", "skipped", "s"]);
+    report.columns("case | checks | passed | skipped | s");
     for taken in &all.cases {
         let of_case: Vec<_> = all.checks.iter().filter(|check| check.case == taken.case).collect();
         let count = |outcome| of_case.iter().filter(|check| check.outcome == outcome).count().to_string();

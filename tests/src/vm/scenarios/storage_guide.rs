@@ -165,6 +165,7 @@ impl Phase {
 
     fn row(&self, report: &mut Report, name: &str) {
         let CompletedIo { read_bps, p50_ms, p99_ms, max_ms, .. } = self.done;
+        let queue_drops = self.queue_drops.map_or_else(|| "-".to_owned(), |drops| drops.to_string());
         report.record([
             ("", name.to_owned()),
             ("storage, Mbit/s", format!("{:.2}", read_bps / 1e6)),
@@ -173,10 +174,7 @@ impl Phase {
             ("p99, ms", format!("{p99_ms:.0}")),
             ("longest, s", format!("{:.1}", max_ms / 1e3)),
             ("drops of the port, settled", self.drops.to_string()),
-            (
-                "of the storage queue, settled",
-                self.queue_drops.map_or_else(|| "-".to_owned(), |drops| drops.to_string()),
-            ),
+            ("of the storage queue, settled", queue_drops),
         ]);
     }
 }

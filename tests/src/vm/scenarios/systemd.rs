@@ -49,12 +49,8 @@ fn boot(report: &mut Report) -> Result<()> {
     let pid = main_pid()?;
     for set in ["CapBnd:", "CapEff:", "CapPrm:"] {
         let found = u64::from_str_radix(&status_field(pid, set)?, 16)?;
-        report.check(
-            &format!("boot: {set}"),
-            format!("{found:x}"),
-            format!("{CAPABILITIES:x} at most"),
-            found & !CAPABILITIES == 0,
-        );
+        let (seen, bound) = (format!("{found:x}"), format!("{CAPABILITIES:x} at most"));
+        report.check(&format!("boot: {set}"), seen, bound, found & !CAPABILITIES == 0);
     }
     let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap_or_default();
@@ -62,12 +58,8 @@ fn boot(report: &mut Report) -> Result<()> {
     let memory = show("MemoryMax")?;
     report.equals("boot: MemoryMax", &memory, "infinity");
     // The service can write only to its own directories.
-    confined(
-        report,
-        "boot",
-        pid,
-        &[("/usr/x", false), ("/etc/x", false), ("/root/x", false), ("/run/dcqcn/x", true)],
-    )?;
+    let paths = [("/usr/x", false), ("/etc/x", false), ("/root/x", false), ("/run/dcqcn/x", true)];
+    confined(report, "boot", pid, &paths)?;
     sh("rm -f /run/dcqcn/x").map(drop)
 }
 

@@ -59,6 +59,8 @@ const ATTACHMENTS: [Attachment; 3] = [
         is_dcqcn: false,
     },
 ];
+const COLUMNS: &str = "attached | TCP | nothing attached, Mbit/s | with it, Mbit/s | ratio | lower 95 % | \
+                       time in programs";
 /// Classic BPF that returns 0, no match.
 const EMPTY: &str = "1,6 0 0 0";
 
@@ -72,15 +74,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("modprobe sch_fq")?;
     sh(&format!("tc qdisc replace dev {IFACE} root fq"))?;
     let before = features()?;
-    report.columns(&[
-        "attached",
-        "TCP",
-        "nothing attached, Mbit/s",
-        "with it, Mbit/s",
-        "ratio",
-        "lower 95 %",
-        "time in programs",
-    ]);
+    report.columns(COLUMNS);
     fs::write("/tmp/empty.bpf", EMPTY)?;
     for Attachment { name, attach, detach, is_dcqcn } in ATTACHMENTS {
         for load in LOADS {
@@ -111,11 +105,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
                 format!("{:.2} %", 100.0 * share),
             ]);
             if is_dcqcn {
-                report.at_least(
-                    &format!("{name}, {}: lower 95 % limit of the ratio", load.name),
-                    lower,
-                    BOUND,
-                );
+                let what = format!("{name}, {}: lower 95 % limit of the ratio", load.name);
+                report.at_least(&what, lower, BOUND);
                 let what = format!("{name}, {}: time in programs, of the run", load.name);
                 report.at_most(&what, share, MAX_SHARE);
             }

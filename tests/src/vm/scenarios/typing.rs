@@ -42,12 +42,8 @@ pub(super) fn run(report: &mut Report, script: &str, patience: Duration) -> Resu
             }
             let expected = if typed.contains("doctor") { "0, or 4 for warnings" } else { "0" };
             // A bar would end the table cell.
-            report.check(
-                &format!("`{}`", typed.replace('|', "\\|")),
-                format!("exit code {code}"),
-                expected,
-                ok,
-            );
+            let what = format!("`{}`", typed.replace('|', "\\|"));
+            report.check(&what, format!("exit code {code}"), expected, ok);
         } else {
             answer.push(line);
         }

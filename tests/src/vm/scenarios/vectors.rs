@@ -6,7 +6,7 @@ use crate::vm::prelude::*;
 const DIRECTORY: &str = "/share/vectors";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    report.columns(&["vector", "packets", "differences"]);
+    report.columns("vector | packets | differences");
     for (name, _) in vectors::scenarios() {
         let vector = vectors::read(&Path::new(DIRECTORY).join(name).with_extension("json"))?;
         let differences = vector.kernel_differences().with_context(|| name.to_owned())?;

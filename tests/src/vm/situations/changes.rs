@@ -13,8 +13,7 @@ fn during(
     action: impl FnOnce(&mut Hosts) -> Result<()>,
 ) -> Result<Measured> {
     let before = hosts.counts()?;
-    let flows = hosts.flows(tool, 2, seconds);
-    let traffic = hosts.traffic(&flows)?;
+    let traffic = hosts.traffic(&hosts.flows(tool, 2, seconds))?;
     thread::sleep(Duration::from_secs(3));
     action(hosts)?;
     let outcomes = hosts.outcomes(&traffic)?;

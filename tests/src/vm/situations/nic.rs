@@ -90,10 +90,8 @@ fn until(hosts: &mut Hosts, is_reached: impl Fn(u64) -> bool) -> Result<(u64, f6
 
 /// Highest rate of the sender's flows, and the packets paced so far.
 fn flow(hosts: &mut Hosts) -> Result<(u64, u64)> {
-    let text = hosts.sh(
-        SENDER,
-        "dcqcn --json flows eth0 | tr -d '\\n'; echo; dcqcn --json counters eth0 | tr -d '\\n'",
-    )?;
+    let script = "dcqcn --json flows eth0 | tr -d '\\n'; echo; dcqcn --json counters eth0 | tr -d '\\n'";
+    let text = hosts.sh(SENDER, script)?;
     let mut lines = text.lines().map(serde_json::from_str::<Value>);
     let (flows, counters) = (lines.next().context("flows")??, lines.next().context("counters")??);
     let address = format!("10.9.0.{RECEIVER}");

@@ -18,8 +18,7 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.attach_both()?;
     let before = hosts.counts()?;
     hosts.host("capture on")?;
-    let flows = hosts.flows(Tool::Write, QPS, SECONDS);
-    let traffic = hosts.traffic(&flows)?;
+    let traffic = hosts.traffic(&hosts.flows(Tool::Write, QPS, SECONDS))?;
     let outcomes = hosts.outcomes(&traffic)?;
     thread::sleep(Duration::from_secs(1));
     let packets = hosts.captured()?;
@@ -102,17 +101,9 @@ mod tests {
 
     #[test]
     fn first_packet_after_halved_rate_found() {
-        let data = |at_ms: u32, is_out, tos| Packet {
-            at_s: f64::from(at_ms) / 1e3,
-            is_out,
-            tos,
-            ..Packet::example(SENDER, 7)
-        };
-        let cnp = |at_ms: u32, is_out| Packet {
-            at_s: f64::from(at_ms) / 1e3,
-            is_out,
-            ..Packet::example(RECEIVER, CNP)
-        };
+        let at = |at_ms: u32, packet: Packet| Packet { at_s: f64::from(at_ms) / 1e3, ..packet };
+        let data = |at_ms, is_out, tos| at(at_ms, Packet { is_out, tos, ..Packet::example(SENDER, 7) });
+        let cnp = |at_ms, is_out| at(at_ms, Packet { is_out, ..Packet::example(RECEIVER, CNP) });
         // A packet per ms, then one per 2 ms from 110 ms on; the mark is at 99 ms and the CNP at 100 ms.
         let mut packets: Vec<Packet> =
             (0..110).chain((110..200).step_by(2)).map(|at_ms| data(at_ms, false, 0x6a)).collect();

@@ -13,11 +13,8 @@ pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
         let one = measure(hosts, Tool::Write, 12)?;
         one.row(report, "alone", what);
         report.equals(&format!("alone, {what}: QPs that broke"), one.broken, 0);
-        report.at_least(
-            &format!("alone, {what}: goodput, of the bottleneck"),
-            one.goodput_bps / BOTTLENECK_BPS,
-            0.3,
-        );
+        let share = one.goodput_bps / BOTTLENECK_BPS;
+        report.at_least(&format!("alone, {what}: goodput, of the bottleneck"), share, 0.3);
         hosts.sh(guest, "dcqcn detach eth0")?;
         measured.push(one.counts);
     }
@@ -44,8 +41,7 @@ pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
 
 /// Traffic of two QPs whose sender's QPNs, plus an offset, the receiver knows.
 fn answered(hosts: &mut Hosts, report: &mut Report, what: &str, offset: u32) -> Result<Measured> {
-    let flows = hosts.flows(Tool::Write, 2, 20);
-    let traffic = hosts.traffic(&flows)?;
+    let traffic = hosts.traffic(&hosts.flows(Tool::Write, 2, 20))?;
     thread::sleep(Duration::from_secs(2));
     for client in traffic.clients() {
         let printed = hosts.printed(client)?;

@@ -44,8 +44,7 @@ pub(super) fn alongside(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
             hosts.attach_both()?;
         }
         let before = hosts.counts()?;
-        let flows = hosts.flows(Tool::Write, 2, 14);
-        let traffic = hosts.traffic(&flows)?;
+        let traffic = hosts.traffic(&hosts.flows(Tool::Write, 2, 14))?;
         thread::sleep(Duration::from_secs(2));
         let tcp = throughput_bps(hosts)?;
         let outcomes = hosts.outcomes(&traffic)?;

@@ -163,8 +163,7 @@ pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
 /// Traffic during which both guests change to another NIC, and the number of QPs that ended or stopped.
 fn failover(hosts: &mut Hosts, to: &str) -> Result<(Measured, usize)> {
     let counts = hosts.counts()?;
-    let flows = hosts.flows(Tool::Write, 2, 20);
-    let traffic = hosts.traffic(&flows)?;
+    let traffic = hosts.traffic(&hosts.flows(Tool::Write, 2, 20))?;
     for guest in [SENDER, RECEIVER] {
         thread::sleep(Duration::from_secs(4));
         hosts.sh(guest, &format!("ip link set top0 type bond active_slave {to}"))?;
