@@ -16,7 +16,6 @@ use crate::depths::Depths;
 use crate::metrics::Scrape;
 use crate::shared_state::SharedState;
 
-/// Where the kernel lists RDMA devices.
 const RDMA: &str = "/sys/class/infiniband";
 /// Drivers' names of retransmission and time-out counters: mlx5, irdma and soft-RoCE.
 const RDMA_ERRORS: [&str; 12] = [
@@ -97,7 +96,6 @@ fn interface_drops() -> BTreeMap<u32, u64> {
     statistics.into_iter().map(|(ifindex, statistics)| (ifindex, statistics.dropped)).collect()
 }
 
-/// The RDMA devices on one interface.
 struct Rdma {
     /// Retransmissions and time-outs; unreadable counters are ignored.
     errors: u64,
@@ -105,7 +103,6 @@ struct Rdma {
     queue_pairs: Option<u64>,
 }
 
-/// The RDMA devices by interface.
 fn rdma() -> BTreeMap<u32, Rdma> {
     let mut found: BTreeMap<u32, Rdma> = BTreeMap::new();
     let Ok(netlink) = Netlink::connect() else { return found };

@@ -156,7 +156,6 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     ended
 }
 
-/// External inputs: signals and notifications.
 struct Signals {
     hangup: Signal,
     terminate: Signal,
@@ -188,7 +187,6 @@ struct EventLoop {
 impl EventLoop {
     /// Runs until shutdown. The worker has then ended, or is abandoned.
     async fn serve(self, mut signals: Signals, mut ended: oneshot::Receiver<Result<()>>) -> Result<()> {
-        // systemd's watchdog interval.
         let watchdog = sd_notify::watchdog_enabled();
         let mut tick = interval(watchdog.map_or(TICK, |watchdog| TICK.min(watchdog / 2)));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

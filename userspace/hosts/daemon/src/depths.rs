@@ -23,7 +23,6 @@ pub(crate) struct Depths {
 }
 
 impl Depths {
-    /// Counts a sample.
     pub(crate) fn count(&mut self, percent: u64) {
         let bin = QUEUE_PERCENT.iter().position(|bound| percent <= *bound).unwrap_or(QUEUE_PERCENT.len());
         if let Some(count) = self.snapshots.get_mut(bin) {
@@ -47,17 +46,14 @@ impl DepthSamples {
         lock(&self.of_interfaces).get(&ifindex).copied().unwrap_or_default()
     }
 
-    /// Whether a client needs samples.
     pub(crate) fn is_needed(&self) -> bool {
         monotonic_ns() < self.until_ns.load(Ordering::Relaxed)
     }
 
-    /// Updates the samples of an interface.
     pub(crate) fn change(&self, ifindex: u32, change: impl FnOnce(&mut Depths)) {
         change(lock(&self.of_interfaces).entry(ifindex).or_default());
     }
 
-    /// Removes an interface.
     pub(crate) fn forget(&self, ifindex: u32) {
         lock(&self.of_interfaces).remove(&ifindex);
     }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
 
-/// Maximum age of a value.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// A value at most a second old, read once at a time. Concurrent requests wait for the same read.

@@ -18,7 +18,6 @@ const MAX_BACKLOG: u64 = 1_000;
 pub(crate) struct LastReading(Mutex<Option<(Instant, (Receiving, u64))>>);
 
 impl LastReading {
-    /// The reading of this tick.
     pub(crate) fn now(&self) -> Result<(Receiving, u64)> {
         self.at(Instant::now(), read)
     }
@@ -38,7 +37,6 @@ impl LastReading {
     }
 }
 
-/// Reads the counters and the maximum backlog of the host.
 fn read() -> Result<(Receiving, u64)> {
     let receiving = receiving(&Softnet::read().context("cannot read /proc/net/softnet_stat")?);
     let max_backlog = fs::read_to_string("/proc/sys/net/core/netdev_max_backlog");

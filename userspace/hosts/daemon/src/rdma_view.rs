@@ -21,7 +21,6 @@ pub(crate) trait Kernel {
     fn devices(&self) -> Result<Vec<RdmaDevice>, Error>;
     /// Connected QPs of a device.
     fn queue_pairs(&self, device: u32) -> Result<Vec<ConnectedQp>, Error>;
-    /// Interfaces.
     fn links(&self) -> Result<Vec<Link>, Error>;
     /// Addresses, by interface.
     fn addresses(&self) -> Result<HashMap<u32, Vec<IpAddr>>, Error>;

@@ -30,11 +30,9 @@ pub(crate) struct Snapshot {
     pub(crate) bypassed: Vec<Failing>,
     /// Entries of the file that match no interface.
     pub(crate) absent: Vec<String>,
-    /// Repairs of each managed interface.
     pub(crate) repairs: BTreeMap<String, u64>,
     /// Interfaces still to be attached.
     pub(crate) waiting: usize,
-    /// Result of the last reload.
     pub(crate) reload: Option<Reloaded>,
     pub(crate) active_override: Option<Override>,
     /// Deadline of its confirmation.
@@ -75,12 +73,10 @@ impl Default for SharedState {
 }
 
 impl SharedState {
-    /// Current state of the daemon.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&lock(&self.snapshot))
     }
 
-    /// Samples of queues and flows.
     pub(crate) fn depth_samples(&self) -> Arc<DepthSamples> {
         Arc::clone(&self.depth_samples)
     }
@@ -120,12 +116,10 @@ impl SharedState {
         shared
     }
 
-    /// Publishes the state of the daemon.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         *lock(&self.snapshot) = Arc::new(snapshot);
     }
 
-    /// Publishes the tasks' health.
     pub(crate) fn set_tasks(&self, tasks: Tasks) {
         *lock(&self.tasks) = tasks;
     }
@@ -140,7 +134,6 @@ impl SharedState {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the worker must start nothing more.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }

@@ -30,14 +30,12 @@ const LOG_BYTES: u64 = 256 << 10;
 /// Maximum length of a text from the log, in characters.
 const MAX_TEXT_CHARS: usize = 500;
 
-/// The QPs of an interface.
 struct Table {
     read_at: Instant,
     reading: Reading,
     busiest: Vec<Qp>,
 }
 
-/// The last readings.
 #[derive(Default)]
 pub(crate) struct SnapshotCache {
     all: Option<(Instant, Snapshot)>,
@@ -47,7 +45,6 @@ pub(crate) struct SnapshotCache {
 }
 
 impl SnapshotCache {
-    /// Current snapshots of the interfaces.
     pub(crate) fn snapshot(
         &mut self,
         shared: &SharedState,

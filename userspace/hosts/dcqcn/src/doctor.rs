@@ -26,7 +26,6 @@ pub(crate) use take::take;
 pub(crate) enum Severity {
     /// As it should be.
     Ok,
-    /// Information.
     Info,
     /// Costs performance, or fails under some conditions.
     Warning,
@@ -35,7 +34,6 @@ pub(crate) enum Severity {
 }
 
 impl Severity {
-    /// Name in output and JSON.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -53,7 +51,6 @@ pub(crate) struct Finding {
     pub severity: Severity,
     /// The affected interface; `null` for the host.
     pub iface: Option<String>,
-    /// Problem.
     pub what: String,
     /// Readings that show it.
     pub evidence: String,
@@ -106,7 +103,6 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The most severe of several findings.
 pub(crate) fn worst(findings: &[Finding]) -> Severity {
     findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok)
 }

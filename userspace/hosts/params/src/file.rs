@@ -317,7 +317,6 @@ pub fn parse_flows(text: &str) -> Result<u32, String> {
     flows.ok_or_else(|| format!("flows = {text} is out of range: {low} to {high}"))
 }
 
-/// Text of a scalar value.
 fn scalar(value: &Value<'_>) -> Option<String> {
     match value.get_ref() {
         DeValue::String(text) => Some(text.to_string()),

@@ -43,9 +43,6 @@ pub(super) fn set(changes: &[NewConfig]) -> Result<()> {
 }
 
 /// Reverts changes not confirmed in time.
-///
-/// # Errors
-/// The changes cannot be listed, or some cannot be reverted.
 pub(super) fn revert() -> Result<()> {
     let failed = audit::revert_and_report(Which::Overdue, "change not confirmed in time")?;
     if failed.is_empty() {

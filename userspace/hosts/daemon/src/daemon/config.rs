@@ -92,7 +92,6 @@ impl Config {
         Ok(())
     }
 
-    /// Whether an entry matches by RDMA device.
     pub(super) fn uses_rdma(&self) -> bool {
         self.interfaces.iter().chain(&self.over).any(|interface| interface.selector.uses(Property::Rdma))
     }
@@ -117,7 +116,6 @@ impl Config {
         })
     }
 
-    /// Logs the entries that never apply.
     pub(super) fn warn_shadowed(&self) {
         for (entry, earlier) in self.shadowed() {
             tracing::warn!(%entry, %earlier, "entry never applies: the earlier one matches all its interfaces; move it up");
@@ -153,7 +151,6 @@ impl Config {
         self.first(&self.interfaces, iface).map(|interface| interface.settings.clone())
     }
 
-    /// Repair mode of the interface with this name.
     pub(super) fn repair(&self, iface: &str) -> Repair {
         self.first(&self.interfaces, iface).and_then(|own| own.repair).unwrap_or_default()
     }

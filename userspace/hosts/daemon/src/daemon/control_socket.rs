@@ -53,7 +53,6 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Interval between checks that the socket and its lock file still exist: cleaners of /run remove them.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The open socket.
 #[derive(Debug)]
 pub(super) struct Opened {
     control: Control,
@@ -179,7 +178,6 @@ fn register(listener: StdListener, path: &Path) -> Result<UnixListener> {
         .context("cannot listen on the control socket")
 }
 
-/// Removes the file of a socket that cannot be used.
 fn remove(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "cannot remove the control socket");
@@ -198,7 +196,6 @@ fn cannot_give(file: &Path, group: &Option<String>) -> String {
     format!("cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}")
 }
 
-/// The server.
 struct Handler {
     shared: Arc<SharedState>,
     commands: Sender<Command>,
@@ -257,7 +254,6 @@ pub(super) fn serve(
     })
 }
 
-/// The socket in use.
 struct Socket {
     control: Control,
     listener: UnixListener,
@@ -301,12 +297,10 @@ impl Socket {
     }
 }
 
-/// Whether a file does not exist.
 fn is_removed(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Seconds left until a time.
 fn left_s(until: Instant) -> u64 {
     until.saturating_duration_since(Instant::now()).as_secs()
 }

@@ -11,7 +11,6 @@ use dcqcn_telemetry::event::{EventRow, Kind};
 use super::work::{Begun, Start, Work};
 use crate::error::Result;
 
-/// Polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
 
 struct Events {

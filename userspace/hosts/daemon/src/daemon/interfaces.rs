@@ -52,7 +52,6 @@ fn batch_size() -> usize {
 
 /// Duration of a batch below which the next one is larger: each batch lists all interfaces and journals.
 const SHORT_BATCH: Duration = Duration::from_millis(500);
-/// Maximum number of interfaces in a batch.
 const MAX_BATCH: usize = 32;
 
 /// Number of interfaces in the batch after one of `size`, which took this long.
@@ -89,7 +88,6 @@ struct Served {
     bypassed: String,
 }
 
-/// An interface that cannot be managed.
 struct Failure {
     iface: String,
     logged: String,
@@ -106,7 +104,6 @@ pub(super) struct ManagedInterfaces {
     attempts: BTreeMap<u32, Attempts>,
     /// Interfaces detached by another process while managed, with the reason: ignored until a reload.
     released: BTreeMap<u32, (String, &'static str)>,
-    /// Failures by interface index.
     failing: BTreeMap<u32, Failure>,
     /// To be detached as soon as possible, and managed until then.
     leaving: BTreeMap<Id, FailedDetach>,
@@ -150,7 +147,6 @@ impl ManagedInterfaces {
         })
     }
 
-    /// Managed interfaces.
     pub(super) fn ifaces(&self) -> Vec<String> {
         self.served.values().map(|served| served.info.iface.clone()).collect()
     }
@@ -178,13 +174,11 @@ impl ManagedInterfaces {
         self.absent.iter().cloned().collect()
     }
 
-    /// Repairs of each managed interface.
     pub(super) fn repairs(&self) -> BTreeMap<String, u64> {
         let of = |served: &Served| (served.info.iface.clone(), served.repairs.total);
         self.served.values().map(of).collect()
     }
 
-    /// The active file, if any.
     pub(super) fn config(&self) -> Option<&Config> {
         match &self.scope {
             Scope::File(config) => Some(config.as_ref()),

@@ -12,7 +12,6 @@ use tracing_subscriber::{Layer, Registry, fmt};
 use super::config::LogFormat;
 use crate::error::{Context as _, Result};
 
-/// The reloadable filter.
 type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
 type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
 
@@ -43,7 +42,6 @@ impl Log {
         Ok(Self { filter, lines, from_flag })
     }
 
-    /// Applies the file's current settings.
     pub(super) fn set(&self, from_file: Option<LogFormat>, filter: Option<&str>) {
         let (filter, ignored) = filter_of(filter);
         let set = self.filter.reload(filter);

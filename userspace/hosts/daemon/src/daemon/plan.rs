@@ -55,7 +55,6 @@ pub(super) struct Interface {
     pub(super) is_ethernet: bool,
 }
 
-/// An attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
     pub(super) id: Id,
@@ -91,7 +90,6 @@ impl HostState {
     }
 }
 
-/// Actions of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reload {
     /// To detach first: no longer in the file, and a new attachment needs its interface.

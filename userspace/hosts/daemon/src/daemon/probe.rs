@@ -167,7 +167,6 @@ impl Prober {
     }
 }
 
-/// A check of one QP.
 struct Check<'a> {
     port: &'a Port,
     params: &'a Params,
@@ -307,7 +306,6 @@ fn next_check_ns(requester: &Requester, due_ns: u64, now_ns: u64) -> u64 {
     if is_in_use { due_ns.min(now_ns + CHECK_NS) } else { due_ns }
 }
 
-/// Syndrome of a NAK.
 const fn syndrome(action: Action) -> Syndrome {
     match action {
         Action::RnrNak(_) => Syndrome::RnrNak { timer: SHORTEST_RNR_TIMER },

@@ -25,7 +25,6 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 type Begin = fn(Start<'_>) -> Begun;
 
-/// All kinds of tasks.
 const KINDS: [(&str, Begin); 10] = [
     ("pacer", pacer::begin),
     ("age", age::begin),
@@ -39,7 +38,6 @@ const KINDS: [(&str, Begin); 10] = [
     ("host_congestion", host_congestion::begin),
 ];
 
-/// Interfaces with tasks.
 #[derive(Clone, Default)]
 struct Ports {
     /// Generation, incremented by each change.
@@ -73,7 +71,6 @@ struct Thread {
 }
 
 impl Tasks {
-    /// Starts the threads.
     pub(super) fn start(settings: Settings) -> Result<Self> {
         let shared = Arc::new(Shared { settings: Arc::new(settings), ..Shared::default() });
         let mut tasks = Self { shared, threads: Vec::new() };
@@ -89,7 +86,6 @@ impl Tasks {
         Ok(tasks)
     }
 
-    /// Starts the tasks of an interface.
     pub(super) fn add(&mut self, id: Id, port: Arc<Port>) {
         self.change(|ports| _ = ports.ports.insert(id, port));
     }
@@ -108,12 +104,10 @@ impl Tasks {
         }
     }
 
-    /// Sets the idle time of flows.
     pub(super) fn set_age_idle(&self, idle: Option<Duration>) {
         self.shared.settings.set_age_idle(idle);
     }
 
-    /// Health of each kind.
     pub(super) fn health(&self) -> shared_state::Tasks {
         self.threads.iter().map(|thread| (thread.name, Arc::clone(&thread.health))).collect()
     }

@@ -40,7 +40,6 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(320);
 /// Interval between checks of link speeds, in addition to link notifications.
 const SPEED_PERIOD: Duration = Duration::from_secs(10);
 
-/// Requests to the worker.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Interfaces have changed.
@@ -72,7 +71,6 @@ pub(super) struct Ordered {
     pub(super) reply: oneshot::Sender<Result<Applied, Rejection>>,
 }
 
-/// Inputs of the worker.
 pub(super) struct Worker {
     pub(super) shared: Arc<SharedState>,
     pub(super) log: Log,
@@ -134,7 +132,6 @@ struct WorkerState {
     file: Option<FileWatch>,
     /// The file was rejected, and will be retried.
     retry: Option<Retry>,
-    /// Overrides by clients.
     overrides: Overrides,
     /// Rate limit of logged rejections.
     rejection_limit: RejectionLimit,
@@ -231,7 +228,6 @@ impl WorkerState {
         }
     }
 
-    /// Reverts changes not confirmed in time.
     fn revert_overdue(&mut self) {
         self.failures.log("cannot revert unconfirmed changes", change::revert());
     }

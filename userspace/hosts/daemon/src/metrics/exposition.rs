@@ -2,7 +2,6 @@
 
 use std::fmt::{Display, Write as _};
 
-/// Format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// Prometheus text, supported by all versions.
@@ -63,7 +62,6 @@ pub(super) struct Exposition {
 }
 
 impl Exposition {
-    /// No families.
     pub(super) const fn new(format: Format) -> Self {
         Self { format, text: String::new() }
     }
@@ -90,7 +88,6 @@ impl Exposition {
         Family { text: &mut self.text, name }
     }
 
-    /// The complete text.
     pub(super) fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -99,14 +96,12 @@ impl Exposition {
     }
 }
 
-/// A family that is being written.
 pub(super) struct Family<'a> {
     text: &'a mut String,
     name: String,
 }
 
 impl Family<'_> {
-    /// Adds a series.
     pub(super) fn series(&mut self, labels: &[(&str, &dyn Display)], value: impl Display) {
         self.text.push_str(&self.name);
         for (i, (name, label)) in labels.iter().enumerate() {

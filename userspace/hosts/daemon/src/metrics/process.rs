@@ -36,7 +36,6 @@ pub(super) fn process(text: &mut Exposition) {
     text.family("process_cpu_seconds_total", "User and system CPU time.").series(&[], cpu_s);
 }
 
-/// Metrics of the daemon.
 pub(super) fn daemon(text: &mut Exposition, shared: &SharedState) {
     let snapshot = shared.snapshot();
     let mut family =
@@ -75,7 +74,6 @@ pub(super) fn daemon(text: &mut Exposition, shared: &SharedState) {
     }
 }
 
-/// Duration of collecting the metrics.
 pub(super) fn duration(text: &mut Exposition, began: Instant) {
     let help = "Time spent collecting these metrics.";
     let took_s = began.elapsed().as_secs_f64();

@@ -11,11 +11,8 @@ use crate::shared_state::SharedState;
 pub(crate) struct Readiness {
     /// All configured interfaces are attached and complete.
     pub(crate) is_ready: bool,
-    /// Complete attachments.
     pub(crate) interfaces: Vec<String>,
-    /// Incomplete or missing attachments.
     pub(crate) failing: Vec<Failing>,
-    /// Interfaces still to be attached.
     pub(crate) waiting: usize,
 }
 
@@ -64,7 +61,6 @@ pub(crate) fn check(shared: Option<&SharedState>) -> Readiness {
     readiness
 }
 
-/// Problems of an attachment, according to the kernel.
 fn problem(sweep: &Sweep, info: &Info) -> Option<String> {
     match sweep.verify(info) {
         Ok(parts) => parts.iter().find_map(Part::complaint),

@@ -236,7 +236,6 @@ fn own_queues(text: &mut Exposition, readings: &[Reading]) {
     );
 }
 
-/// PFC.
 fn pauses(text: &mut Exposition, readings: &[Reading]) {
     let of = |reading| {
         (0..CLASSES).map(move |priority| (labels(reading, "priority", priority), (reading, priority)))
@@ -265,7 +264,6 @@ fn pauses(text: &mut Exposition, readings: &[Reading]) {
     );
 }
 
-/// The busiest flows.
 fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
     let item = |reading: &Reading, row: FlowRow| {
         let mut labels = vec![

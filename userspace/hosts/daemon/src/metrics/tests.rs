@@ -107,7 +107,6 @@ fn flow_series_only_if_enabled() {
     assert!(!text_of(&scrape(), 0).contains("dcqcn_qp_"));
 }
 
-/// A file of the repository.
 fn dist(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../dist").join(path)
 }

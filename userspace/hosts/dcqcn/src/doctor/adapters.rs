@@ -109,7 +109,6 @@ const ADAPTERS: [Adapter; 8] = [
 /// Drivers of virtual interfaces, which have no pauses to count.
 const PARAVIRTUAL: [&str; 6] = ["virtio_net", "vmxnet3", "hv_netvsc", "xen_netfront", "gve", "ena"];
 
-/// Whether a counter of this name has that meaning for any adapter.
 pub(super) fn means(name: &str, meaning: CounterMeaning) -> bool {
     ADAPTERS
         .iter()
@@ -121,7 +120,6 @@ pub(super) fn of_driver(driver: &str) -> Option<&'static Adapter> {
     ADAPTERS.iter().find(|adapter| adapter.drivers.contains(&driver))
 }
 
-/// Whether a driver's interfaces are virtual.
 pub(super) fn is_paravirtual(driver: &str) -> bool {
     PARAVIRTUAL.contains(&driver)
 }

@@ -120,7 +120,6 @@ const ALL: &[Check] = &[
     Hosts(host::unread),
 ];
 
-/// All findings of the checks, in their order.
 pub(super) fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let readings: Vec<Reading<'_>> = known(snapshot).collect();
     let marking = || readings.iter().filter(|reading| reading.config.scalars.cp_enable != 0);
@@ -187,7 +186,6 @@ impl<'a> Reading<'a> {
         keys.iter().map(param).collect::<Vec<_>>().join(", ")
     }
 
-    /// The command that changes its parameters.
     fn set(&self, changes: &str) -> String {
         format!("`dcqcn set {} {changes}`", self.iface)
     }

@@ -39,7 +39,6 @@ const MAX_STREAMS: u8 = 8;
 /// Numbers of TCP streams measured.
 const STREAMS: [u8; 2] = [1, MAX_STREAMS];
 
-/// Options of a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// Time of each TCP measurement.
@@ -199,7 +198,6 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends test packets in one direction.
     fn roce(&mut self, direction: Direction, local: &Side, remote: &Side) -> Result<Roce> {
         let Options { dscp, packets_per_s, .. } = self.options;
         let to_peer = direction == Direction::ToPeer;

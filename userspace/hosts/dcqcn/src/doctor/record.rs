@@ -12,7 +12,6 @@ use super::snapshot::{self, Counts, Link, Snapshot, VERSION};
 
 const SNAPSHOT: &str = "snapshot.json";
 
-/// Error of writing or reading a recording.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{}: {source}{hint}", path.display())]

@@ -28,7 +28,6 @@ pub(crate) struct Snapshot {
     pub attachments: Vec<Attached>,
     /// All interfaces but the loopback.
     pub links: Vec<Link>,
-    /// All RDMA devices.
     pub rdma: Vec<Rdma>,
     #[serde(default)]
     pub rdma_elsewhere: Vec<RdmaElsewhere>,
@@ -68,7 +67,6 @@ pub(crate) struct IdleState {
     pub disabled: bool,
 }
 
-/// An attachment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Attached {
@@ -99,7 +97,6 @@ pub(crate) struct Attached {
     pub tables: Option<Tables>,
 }
 
-/// A program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Running {
@@ -121,11 +118,9 @@ pub(crate) struct Counts {
     pub classes: BTreeMap<u8, Class>,
 }
 
-/// Counters of a traffic class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Class {
-    /// RoCEv2 packets.
     pub packets: u64,
     /// ECN-capable packets (ECT or CE).
     pub ect_packets: u64,
@@ -148,7 +143,6 @@ pub(crate) struct Tables {
     pub pairs: u64,
 }
 
-/// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Link {
@@ -228,7 +222,6 @@ pub(crate) struct Shaper {
     pub sent_bytes: u64,
 }
 
-/// An RDMA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rdma {
@@ -253,12 +246,10 @@ pub(crate) struct RdmaElsewhere {
     pub name: String,
     /// PID of a process in that namespace.
     pub pid: u32,
-    /// Name of that process.
     pub command: String,
     pub connected_qps: Option<u64>,
 }
 
-/// A failed reading.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Unread {
@@ -328,7 +319,6 @@ pub(super) fn parameters(config: &Config) -> BTreeMap<String, String> {
 impl Shaper {
     /// Rate sent while packets waited nearly all the time; `None` if they did not, or without samples.
     pub(super) fn served_bps(&self) -> Option<u64> {
-        /// Minimum number of samples.
         const MIN_SAMPLES: u32 = 10;
         let busy = self.samples >= MIN_SAMPLES && self.waiting >= self.samples - self.samples / 10;
         let bits = u128::from(self.sent_bytes) * 8 * 1_000_000_000;

@@ -299,7 +299,6 @@ impl Database {
         found.map(|(name, _)| name.clone())
     }
 
-    /// Whether the file has a table.
     pub(super) fn has(&self, table: &str) -> bool {
         self.tables.get(table).is_some_and(|rows| !rows.is_null())
     }
@@ -308,7 +307,6 @@ impl Database {
         Error::Content { file: self.file.clone(), at: at.to_string(), message: message.to_string() }
     }
 
-    /// Names of the tables.
     pub(super) fn tables(&self) -> impl Iterator<Item = &str> {
         self.tables.keys().map(String::as_str)
     }
@@ -331,12 +329,10 @@ impl Database {
 }
 
 impl<'a> Row<'a> {
-    /// Name of the table.
     pub(super) const fn table(&self) -> &'static str {
         self.table
     }
 
-    /// Key of the row.
     pub(super) const fn key(&self) -> &'a str {
         self.key
     }
@@ -400,12 +396,10 @@ impl<'a> Row<'a> {
         self.fields.into_iter().flatten().map(|(field, _)| field.as_str()).filter(|field| *field != "NULL")
     }
 
-    /// An error about the row.
     pub(super) fn error(&self, message: impl Display) -> Error {
         self.db.error(format_args!("{}|{}", self.table, self.short_key()), message)
     }
 
-    /// An error about a field.
     pub(super) fn field_error(&self, field: &str, message: impl Display) -> Error {
         self.db.error(format_args!("{}|{} {field}", self.table, self.short_key()), message)
     }
@@ -425,7 +419,6 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Whole number in a field.
     pub(super) fn number(
         &self,
         field: &str,
@@ -446,7 +439,6 @@ impl<'a> Row<'a> {
         Err(self.field_error(field, format_args!("`{text}`: expected {what}, {low} to {high}")))
     }
 
-    /// Boolean in a field.
     pub(super) fn switch(&self, field: &str) -> Result<Option<bool>, Error> {
         let text = self.text(field)?.filter(|text| !text.is_empty());
         match text.map(|text| text.to_ascii_lowercase()).as_deref() {

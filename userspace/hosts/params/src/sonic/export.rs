@@ -76,7 +76,6 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
     Ok(Export { tables: tables.into(), notes })
 }
 
-/// Scheduling of a queue.
 fn scheduler(config: &Config, queue: usize) -> Map<String, Value> {
     let mut row = Map::new();
     match config.queue.get(queue) {

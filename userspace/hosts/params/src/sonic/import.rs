@@ -217,7 +217,6 @@ impl<'a> Reader<'a> {
         self.set_from(from.trim_end().to_owned(), row, key, value)
     }
 
-    /// Adds a setting.
     fn set_from(&mut self, from: String, row: &Row<'_>, key: &str, value: u64) -> Result<(), Error> {
         let key: Key = key.parse().map_err(|error| row.error(error))?;
         let setting = Assignment::of(key, value).map_err(|error| row.error(error))?;

@@ -43,10 +43,8 @@ pub struct Bounds {
     allow: Vec<Allowed>,
 }
 
-/// Parameters that may be set remotely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Allowed {
-    /// Names.
     keys: Pattern,
     /// Range of values; `None` = any valid value.
     range: Option<RangeInclusive<u64>>,

@@ -5,14 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use dcqcn_support::sync::lock;
 
-/// Maximum number of connections.
 pub(super) const MAX_CONNECTIONS: usize = 16;
 /// Maximum number of connections of one user other than root, so that no user of the group can lock out the others.
 pub(super) const MAX_USER_CONNECTIONS: usize = 4;
 /// Connections that only root can use.
 const ROOT_CONNECTIONS: usize = 4;
 
-/// Connections by user.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConnectionSlots(Arc<Mutex<BTreeMap<u32, usize>>>);
 

@@ -23,7 +23,6 @@ impl Served {
         Self::of(None)
     }
 
-    /// A server with a group.
     fn of(group: Option<&str>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let control = Control { socket: dir.path().join("control"), group: group.map(str::to_owned) };

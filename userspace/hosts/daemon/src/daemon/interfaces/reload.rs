@@ -22,17 +22,14 @@ pub(in crate::daemon) struct Rejection {
 }
 
 impl Rejection {
-    /// The reasons.
     pub(in crate::daemon) const fn all(why: Vec<String>) -> Self {
         Self { why, passes: false }
     }
 
-    /// A rejection for one reason.
     pub(in crate::daemon) fn one(why: impl Into<String>) -> Self {
         Self::all(vec![why.into()])
     }
 
-    /// No reason so far.
     const fn none() -> Self {
         Self { why: Vec::new(), passes: true }
     }

@@ -36,9 +36,7 @@ struct Entry {
 }
 
 enum State {
-    /// To be started.
     New,
-    /// Not needed by the interface.
     NotNeeded,
     Running(Box<dyn Work>),
 }

@@ -152,7 +152,6 @@ impl WorkerState {
         Ok(true)
     }
 
-    /// Reverts an unconfirmed override.
     fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<bool, Rejection> {
         let waits = self.overrides.confirm_until.is_some();
         let active = self.overrides.active().filter(|active| waits && active.name == undo.name);
@@ -264,7 +263,6 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Records the active override.
     fn set_persisted(&mut self, persisted: Persisted) {
         self.overrides.set_persisted(persisted);
         self.published.overdue = None;

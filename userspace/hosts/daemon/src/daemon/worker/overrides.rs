@@ -103,7 +103,6 @@ impl Overrides {
         self.own.with_override(self.persisted.active.as_ref().map(interfaces).unwrap_or_default())
     }
 
-    /// Records the persisted state.
     pub(super) fn set_persisted(&mut self, persisted: Persisted) {
         let left = persisted.trial.as_ref().map(|trial| trial.left(unix_s()));
         self.confirm_until = left.map(|left| Instant::now() + left);
@@ -111,7 +110,6 @@ impl Overrides {
     }
 }
 
-/// Replaces the persisted state.
 fn store(path: &Path, persisted: &Persisted) {
     if let Err(error) = persisted::write(path, persisted).and_then(persisted::Written::persist) {
         tracing::warn!(%error, "cannot store the configuration for the next start");
@@ -173,7 +171,6 @@ pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result
     if violations.is_empty() { Ok(interfaces) } else { Err(Rejection::all(violations)) }
 }
 
-/// Seconds since 1970.
 pub(super) fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -12,20 +12,17 @@ use tempfile::NamedTempFile;
 
 use crate::error::Error;
 
-/// Persisted state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Persisted {
     /// Active override; `None` = the host's own file alone.
     #[serde(alias = "held")]
     pub(super) active: Option<Override>,
-    /// State of confirmation.
     pub(super) trial: Option<Trial>,
 }
 
 /// An unconfirmed override.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Trial {
-    /// State to restore.
     pub(super) former: Option<Override>,
     /// Deadline, in seconds since 1970: only the wall clock advances while the machine is off.
     pub(super) until_unix_s: u64,
@@ -46,7 +43,6 @@ impl Trial {
     }
 }
 
-/// The file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", path.display())]
 pub(super) struct PersistError {
@@ -64,7 +60,6 @@ impl PersistError {
 
 type Result<T> = std::result::Result<T, PersistError>;
 
-/// Adds the action and the path to an error.
 fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> PersistError {
     move |source| PersistError { action, path: path.to_owned(), source }
 }
@@ -76,7 +71,6 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Replaces the file.
     pub(super) fn persist(self) -> Result<()> {
         let Self { file, path } = self;
         file.persist(&path).map_err(|error| failed("write", &path)(error.error))?;

@@ -19,14 +19,12 @@ pub(super) fn used(snapshot: &Snapshot) -> impl Iterator<Item = &Link> {
     })
 }
 
-/// `link-down`.
 pub(super) fn down(_: &Snapshot, link: &Link) -> Option<Finding> {
     let name = &link.name;
     let finding = Finding::error("link-down", format!("{name} is down"), "administratively down");
     (!link.up).then(|| finding.fix(format!("`ip link set {name} up`")))
 }
 
-/// `mtu-small`.
 pub(super) fn mtu_small(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let what = "the MTU is too small for RoCE payloads of 4096 bytes: more packets for the same data";
     let evidence = format!("mtu {}, {MTU} are needed", link.mtu);
@@ -221,7 +219,6 @@ pub(super) fn pause_before_marks(snapshot: &Snapshot, link: &Link) -> Option<Fin
     Some(Finding::warning("pause-before-marks", what, evidence).fix(fix))
 }
 
-/// `priority-discards`.
 pub(super) fn priority_discards(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let discards = link.grown(|name| adapters::means(name, CounterMeaning::Discard));
     let what = "the NIC discards packets: go-back-N retransmits many of them";

@@ -21,7 +21,6 @@ fn with_fq<'a>(reading: &Reading<'a>) -> Option<&'a Link> {
     reading.link().filter(|_| reading.attached.pacer == "fq")
 }
 
-/// `pacer-none`.
 pub(super) fn none(reading: &Reading<'_>) -> Option<Finding> {
     if reading.config.scalars.rp_enable == 0 || reading.attached.pacer != "none" {
         return None;
@@ -81,7 +80,6 @@ pub(super) fn queues_replaced(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::error("queues-gone", what, evidence).fix(reattach(iface)))
 }
 
-/// `fq-limits`.
 pub(super) fn fq_limits(reading: &Reading<'_>) -> Option<Finding> {
     let mut fqs = with_fq(reading)?.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?)));
     let (qdisc, fq) = fqs.find(|(_, fq)| fq.flow_limit < FLOW_LIMIT || fq.limit < MIN_LIMIT)?;
@@ -93,7 +91,6 @@ pub(super) fn fq_limits(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::warning("fq-limits", what, evidence).fix(replace_fq(reading.iface, qdisc, "")))
 }
 
-/// `fq-orphans`.
 pub(super) fn fq_orphans(reading: &Reading<'_>) -> Option<Finding> {
     let mut fqs = with_fq(reading)?.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?.orphan_mask?)));
     let (qdisc, mask) = fqs.find(|(_, mask)| *mask < ORPHAN_MASK)?;
@@ -108,7 +105,6 @@ fn replace_fq(iface: &str, qdisc: &Qdisc, more: &str) -> String {
     format!("`tc qdisc replace dev {iface} {at}{} fq {}{more}`", qdisc.parent, FqLimits::of(DEFAULT_FLOWS))
 }
 
-/// `fq-horizon`.
 pub(super) fn fq_horizon(reading: &Reading<'_>) -> Option<Finding> {
     let mut fqs = with_fq(reading)?.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?.horizon_ns?)));
     let (qdisc, horizon_ns) =
@@ -119,7 +115,6 @@ pub(super) fn fq_horizon(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::warning("fq-horizon", what, evidence).fix(fix))
 }
 
-/// `pacer-drops`.
 pub(super) fn drops(reading: &Reading<'_>) -> Option<Finding> {
     let iface = reading.iface;
     let link = reading.link().filter(|_| ["fq", "htb"].contains(&reading.attached.pacer.as_str()))?;
@@ -186,7 +181,6 @@ pub(super) fn without_daemon(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::error("controller-missing", what, evidence).fix(fix))
 }
 
-/// `horizon-drop`.
 pub(super) fn horizon(reading: &Reading<'_>) -> Option<Finding> {
     let (dropped, passed) =
         (reading.seen.egress(Stat::RpHorizonDrop), reading.seen.egress(Stat::RpHorizonPass));
@@ -200,7 +194,6 @@ pub(super) fn horizon(reading: &Reading<'_>) -> Option<Finding> {
     (dropped + passed != 0).then(|| Finding::warning("horizon-drop", what, evidence).fix(fix))
 }
 
-/// `table-full`.
 pub(super) fn tables(reading: &Reading<'_>) -> Option<Finding> {
     let tables = reading.attached.tables?;
     let evicted = reading.seen.egress(Stat::RpFlowEvicted);
@@ -226,7 +219,6 @@ pub(super) fn cuts_lost(reading: &Reading<'_>) -> Option<Finding> {
         .then(|| Finding::warning("cuts-lost", what, evidence).fix(fix))
 }
 
-/// `write-failed`.
 pub(super) fn write_failed(reading: &Reading<'_>) -> Option<Finding> {
     let failed = reading.seen.all(Stat::WriteFailed);
     let what = "the kernel failed to rewrite packets: they passed unmarked";

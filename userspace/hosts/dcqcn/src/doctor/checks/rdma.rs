@@ -23,7 +23,6 @@ impl Rdma {
         self.ifaces.first().is_some_and(|first| first == iface)
     }
 
-    /// Growth of one of the device's own counters.
     fn counter_grown(&self, counter: &str) -> u64 {
         let value = |sample: &BTreeMap<String, u64>| sample.get(counter).copied().unwrap_or(0);
         value(&self.after).saturating_sub(value(&self.before))
@@ -79,7 +78,6 @@ pub(super) fn elsewhere(snapshot: &Snapshot) -> Vec<Finding> {
     snapshot.rdma_elsewhere.iter().map(finding).collect()
 }
 
-/// `rdma-bypass`.
 pub(super) fn bypass(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<Finding> {
     if device.hardware != Some(true) {
         return None;
@@ -154,7 +152,6 @@ pub(super) fn timeouts(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Optio
     Some(Finding::warning("rdma-timeouts", what, evidence).fix(fix))
 }
 
-/// `adapter-np-off`.
 pub(super) fn adapter_notification(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<Finding> {
     let (marked, marks) = device.grown(CounterMeaning::EcnMarked);
     let (sent, cnps) = device.grown(CounterMeaning::CnpSent);
@@ -167,7 +164,6 @@ pub(super) fn adapter_notification(snapshot: &Snapshot, device: &Rdma, iface: &s
     Some(Finding::error("adapter-np-off", what, evidence).fix(enable(snapshot, device, iface)))
 }
 
-/// `adapter-rp-off`.
 pub(super) fn adapter_reaction(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<Finding> {
     let (handled, acting) = device.grown(CounterMeaning::CnpHandled);
     let (ignored, ignoring) = device.grown(CounterMeaning::CnpIgnored);

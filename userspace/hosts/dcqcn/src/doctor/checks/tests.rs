@@ -9,7 +9,6 @@ use super::*;
 use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Shaper, Unread};
 use crate::doctor::{examine, record};
 
-/// The page that lists all findings.
 const PAGE: &str = include_str!("../../../../../../docs/reference/doctor.md");
 
 fn fixture(name: &str) -> PathBuf {

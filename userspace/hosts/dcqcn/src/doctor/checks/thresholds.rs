@@ -64,7 +64,6 @@ impl<'a> MarkingClass<'a> {
     }
 }
 
-/// `rate-unknown`.
 pub(super) fn rate_unknown(reading: &Reading<'_>) -> Option<Finding> {
     let config = &reading.config;
     let unknown = reading.marking_classes().into_iter().any(|tc| config.drain_rate_bps(tc) == 0);
@@ -74,7 +73,6 @@ pub(super) fn rate_unknown(reading: &Reading<'_>) -> Option<Finding> {
         .then(|| Finding::error("rate-unknown", what, "link_rate and drain_rate are 0").fix(fix))
 }
 
-/// `rate-above-link`.
 pub(super) fn rate_above_link(reading: &Reading<'_>) -> Option<Finding> {
     let speed_bps = reading.link().filter(|link| link.kind.is_none())?.speed_bps?;
     let drains = (0_usize..)
@@ -282,7 +280,6 @@ pub(super) fn oscillation(class: &MarkingClass<'_>) -> Option<Finding> {
     Some(Finding::warning("oscillates", what, evidence).fix(fix))
 }
 
-/// `alpha-timer`.
 pub(super) fn alpha_timer(reading: &Reading<'_>) -> Option<Finding> {
     let s = &reading.config.scalars;
     let (alpha_ns, cnp_ns) = (s.dce_tcp_rtt_ns, s.min_time_between_cnps_ns);
@@ -296,7 +293,6 @@ pub(super) fn alpha_timer(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::warning("alpha-timer", what, evidence).fix(fix))
 }
 
-/// `min-rate`.
 pub(super) fn min_rate(reading: &Reading<'_>) -> Option<Finding> {
     let (s, line_bps) = (&reading.config.scalars, reading.config.line_rate_bps());
     let active = reading.attached.tables.map_or(0, |tables| tables.rp_active);

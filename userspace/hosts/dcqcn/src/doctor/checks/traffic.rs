@@ -6,7 +6,6 @@ use super::{Finding, Reading, Severity, Snapshot, known, set_tos};
 use crate::doctor::snapshot::Link;
 use crate::doctor::tunnel;
 
-/// `no-roce`, `roce-idle`, `roce-seen`.
 pub(super) fn roce_seen(reading: &Reading<'_>) -> Option<Finding> {
     let seen = &reading.seen;
     let others = seen.all(Stat::NotRoce);
@@ -32,7 +31,6 @@ pub(super) fn roce_seen(reading: &Reading<'_>) -> Option<Finding> {
     })
 }
 
-/// `unparsed-headers`.
 pub(super) fn unparsed_headers(reading: &Reading<'_>) -> Option<Finding> {
     /// Background packets of an idle host, such as IPv6 multicast.
     const FEW: u64 = 100;
@@ -57,7 +55,6 @@ pub(super) fn unparsed_headers(reading: &Reading<'_>) -> Option<Finding> {
     (!counted.is_empty()).then(|| Finding::info("unparsed-headers", what, evidence).fix(fix))
 }
 
-/// `roce-in-tunnel`.
 pub(super) fn in_tunnel(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let tunnels =
         link.unread_packets.iter().filter(|(label, _)| ![tunnel::ESP, tunnel::UET].contains(&label.as_str()));
@@ -68,7 +65,6 @@ pub(super) fn in_tunnel(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     (!sampled.is_empty()).then(|| Finding::warning("roce-in-tunnel", what, evidence).fix(fix))
 }
 
-/// `esp-seen`.
 pub(super) fn in_ipsec(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let packets = link.unread_packets.get(tunnel::ESP)?;
     let what = "IPsec passes: the programs cannot see whether RoCE is inside";
@@ -263,7 +259,6 @@ pub(super) fn cnp_dscp(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::warning("cnp-dscp", what, evidence).fix(fix))
 }
 
-/// `class-not-marked`.
 pub(super) fn class_not_marked(reading: &Reading<'_>, tc: usize) -> Option<Finding> {
     let packets = reading.seen.class(tc).packets;
     if reading.config.wred.get(tc)?.ecn != 0 || packets == 0 || tc == reading.cnp_class() {

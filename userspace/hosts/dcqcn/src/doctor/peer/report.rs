@@ -27,7 +27,6 @@ impl Direction {
     }
 }
 
-/// A TCP measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Tcp {
     pub(super) direction: Direction,
@@ -104,7 +103,6 @@ impl Roce {
     }
 }
 
-/// Result of a check.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     /// The most severe finding.

@@ -11,10 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::roce::CNP_TIME;
 
-/// One of the two hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Side {
-    /// Version of dcqcn.
     pub version: String,
     pub kernel: String,
     pub iface: String,
@@ -28,7 +26,6 @@ pub(super) struct Side {
     pub attached: Option<Attached>,
 }
 
-/// An attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Attached {
     pub np: bool,

@@ -21,7 +21,6 @@ const GENERATED: &str = "pg_lossless_";
 const COMPUTED: &str = "the switch computes the sizes from speed and cable length: pfc.N.xoff, pfc.N.xon and \
                         pfc.N.headroom are unchanged";
 
-/// The buffer of a priority group.
 enum Group<'a> {
     Lossy(Row<'a>),
     /// Lossless, with the sizes in its profile.
