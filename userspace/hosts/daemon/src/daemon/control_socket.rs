@@ -37,7 +37,7 @@ use super::worker::{Command, Order, Ordered};
 use crate::counts;
 use crate::error::{Context as _, Error, Result};
 use crate::fresh::Fresh;
-use crate::metrics::readiness;
+use crate::metrics::Readiness;
 use crate::shared_state::SharedState;
 use crate::snapshot_cache::{self, SnapshotCache};
 use slots::ConnectionSlots;
@@ -387,7 +387,7 @@ impl Handler {
 
     /// State of the daemon, with the failures that `/readyz` reports: a missing part is found by asking the kernel.
     async fn status(&self) -> Result<Status, String> {
-        let failing = self.read(|shared, _| Ok(readiness::check(Some(shared)).failing)).await?;
+        let failing = self.read(|shared, _| Ok(Readiness::check(Some(shared)).failing)).await?;
         let snapshot = self.shared.snapshot();
         Ok(Status {
             is_ready: snapshot.is_ready,

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinError;
 
 use super::exposition::Format;
-use super::{Scrape, readiness, render};
+use super::{Readiness, Scrape, render};
 use crate::fresh::Fresh;
 use crate::shared_state::SharedState;
 
@@ -75,7 +75,7 @@ impl Exporter {
     async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
         let exporter = Arc::clone(self);
         let read = move || {
-            let found = readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
+            let found = Readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
             (status(found.is_ready), json(&found))
         };
         self.readiness.get(read).await.map_err(internal_error)
