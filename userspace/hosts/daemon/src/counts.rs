@@ -12,7 +12,7 @@ use dcqcn_netlink::rdma::RdmaPort;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_telemetry::Reading;
 
-use crate::depths::Depths;
+use crate::daemon::depths::Depths;
 use crate::metrics::Scrape;
 use crate::shared_state::SharedState;
 

@@ -7,25 +7,21 @@
 //! attaches, reads the file, changes and detaches, and may block. Each kind of task (`tasks`) has one thread for
 //! all interfaces.
 
-mod age;
-mod backlog;
 mod change;
 pub mod config;
 mod control_socket;
-mod depths;
-mod events;
+pub(crate) mod depths;
 mod host_congestion;
 mod interfaces;
 pub mod log;
 mod manager;
-mod pacer;
 mod pairs;
-mod pfc_tx;
 mod plan;
 mod probe;
 pub mod repair;
 mod serving;
 mod tasks;
+mod upkeep;
 mod watch;
 mod watchdog;
 mod work;

@@ -9,7 +9,7 @@ use dcqcn_control_api::{Failing, Override};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::sync::lock;
 
-use crate::depths::DepthSamples;
+use crate::daemon::depths::DepthSamples;
 
 /// Time limit of a worker's step, as a multiple of a task's: the verifier takes a second on most machines, and a minute
 /// on an emulated one. A restart would only run it again.

@@ -3,8 +3,7 @@
 //! File permissions determine access. Clients are limited: few connections, lines of a bounded length, seconds for
 //! each. Changes are passed to the worker, and the reply is its result.
 
-mod slots;
-
+use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions, TryLockError};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
@@ -40,7 +39,6 @@ use crate::fresh::Fresh;
 use crate::metrics::Readiness;
 use crate::shared_state::SharedState;
 use crate::snapshot_cache::{self, SnapshotCache};
-use slots::ConnectionSlots;
 
 /// Time limit for receiving a line, and for sending a reply.
 const LINE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -452,6 +450,56 @@ impl Handler {
                     CHANGE_TIMEOUT.as_secs()
                 );
                 Answer::unknown(why)
+            }
+        }
+    }
+}
+
+const MAX_CONNECTIONS: usize = 16;
+/// Maximum number of connections of one user other than root, so that no user of the group can lock out the others.
+const MAX_USER_CONNECTIONS: usize = 4;
+/// Connections that only root can use.
+const ROOT_CONNECTIONS: usize = 4;
+
+#[derive(Clone, Debug, Default)]
+struct ConnectionSlots(Arc<StdMutex<BTreeMap<u32, usize>>>);
+
+/// A connection's slot, released on drop.
+#[derive(Debug)]
+struct ConnectionSlot {
+    slots: ConnectionSlots,
+    user: u32,
+}
+
+impl ConnectionSlots {
+    /// Reserves a slot for a connection of `user`; the error is the limit that was reached.
+    fn acquire(&self, user: u32) -> Result<ConnectionSlot, String> {
+        let mut of_users = lock(&self.0);
+        let is_root = user == 0;
+        let of_root = of_users.get(&0).copied().unwrap_or_default();
+        let reserved = if is_root { 0 } else { ROOT_CONNECTIONS.saturating_sub(of_root) };
+        let most = MAX_CONNECTIONS - reserved;
+        if of_users.values().sum::<usize>() >= most {
+            return Err(format!("all {most} connections are in use; retry"));
+        }
+        let its = of_users.entry(user).or_default();
+        if !is_root && *its >= MAX_USER_CONNECTIONS {
+            return Err(format!(
+                "user {user} has {MAX_USER_CONNECTIONS} connections already; close one and retry"
+            ));
+        }
+        *its += 1;
+        Ok(ConnectionSlot { slots: self.clone(), user })
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        let mut of_users = lock(&self.slots.0);
+        if let Some(its) = of_users.get_mut(&self.user) {
+            *its -= 1;
+            if *its == 0 {
+                of_users.remove(&self.user);
             }
         }
     }

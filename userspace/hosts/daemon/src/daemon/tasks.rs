@@ -14,8 +14,9 @@ use dcqcn_support::sync::lock;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
+use super::upkeep::{Age, Events, Feeder, Pacer, PfcTask};
 use super::work::{Begun, Port, Settings, Start};
-use super::{age, backlog, depths, events, host_congestion, pacer, pairs, pfc_tx, probe, watchdog};
+use super::{depths, host_congestion, pairs, probe, watchdog};
 use crate::error::{Context as _, Result};
 use crate::shared_state::{self, TaskHealth};
 use looper::Looper;
@@ -26,14 +27,14 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 type Begin = fn(Start<'_>) -> Begun;
 
 const KINDS: [(&str, Begin); 10] = [
-    ("pacer", pacer::begin),
-    ("age", age::begin),
+    ("pacer", Pacer::begin),
+    ("age", Age::begin),
     ("pairs", pairs::begin),
-    ("backlog", backlog::begin),
-    ("events", events::begin),
+    ("backlog", Feeder::begin),
+    ("events", Events::begin),
     ("watchdog", watchdog::begin),
     ("depths", depths::begin),
-    ("pfc_tx", pfc_tx::begin),
+    ("pfc_tx", PfcTask::begin),
     ("probe", probe::begin),
     ("host_congestion", host_congestion::begin),
 ];

@@ -10,10 +10,10 @@ use dcqcn_loader::dataplane::Maps;
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
 
-use crate::depths::DepthSamples;
+use super::depths::DepthSamples;
+use super::host_congestion::LastReading;
+use super::pairs::RdmaView;
 use crate::error::Result;
-use crate::last_reading::LastReading;
-use crate::rdma_view::RdmaView;
 
 /// An attached interface, shared by tasks.
 pub(super) struct Port {
