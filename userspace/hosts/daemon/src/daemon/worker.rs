@@ -3,7 +3,6 @@
 
 mod orders;
 mod overrides;
-mod persisted;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,7 +4,6 @@ mod attached;
 mod host;
 mod links;
 mod pacer;
-mod pauses;
 mod points;
 mod rdma;
 #[cfg(test)]
@@ -100,8 +99,8 @@ const ALL: &[Check] = &[
     Interface(links::pause_before_marks),
     Interface(links::priority_discards),
     Interface(links::counters_not_read),
-    Read(pauses::without_watchdog),
-    Read(pauses::without_effect),
+    Read(pacer::pauses_without_watchdog),
+    Read(pacer::pauses_without_effect),
     Device(rdma::without_role),
     Hosts(rdma::elsewhere),
     Device(rdma::bypass),

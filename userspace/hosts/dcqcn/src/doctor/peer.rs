@@ -5,7 +5,6 @@
 mod bulk;
 mod findings;
 mod listen;
-mod local;
 mod messages;
 mod report;
 mod roce;
@@ -20,11 +19,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_support::interrupt::Interrupt;
 
-use local::Local;
 use messages::{Answer, Connection, PROTOCOL, Request};
 use report::{Direction, Phase, Roce, Tcp};
 use roce::{Pace, Path};
-use side::{Attached, Side};
+use side::{Attached, Local, Side};
 
 pub(crate) use listen::listen;
 pub(crate) use report::Report;

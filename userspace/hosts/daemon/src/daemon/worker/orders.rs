@@ -7,8 +7,7 @@ use dcqcn_control_api::{Applied, Apply, CONFIRM_WITHIN_S, Confirm, Override, Rel
 use dcqcn_support::time::rfc3339;
 use dcqcn_telemetry::audit;
 
-use super::overrides::{checked_interfaces, unix_s};
-use super::persisted::{self, PersistError, Persisted, Trial, Written};
+use super::overrides::{self, PersistError, Persisted, Trial, Written, checked_interfaces, unix_s};
 use super::{Order, Ordered, Rejection, ReloadOptions, WorkerState, equals_ignoring_numbers};
 use crate::daemon::config::{Config, Interface};
 
@@ -232,7 +231,7 @@ impl WorkerState {
             // A file without [fleet] has no path for it.
             let path = before.fleet.map(|bounds| bounds.state);
             if let Some(Err(error)) =
-                path.map(|path| persisted::write(&path, &Persisted::default())?.persist())
+                path.map(|path| overrides::write(&path, &Persisted::default())?.persist())
             {
                 tracing::warn!(
                     %error,
@@ -272,7 +271,7 @@ impl WorkerState {
         let Some(bounds) = &self.overrides.own.fleet else {
             return Err(Rejection::one("this host accepts no remote configuration"));
         };
-        persisted::write(&bounds.state, persisted).map_err(persist_error)
+        overrides::write(&bounds.state, persisted).map_err(persist_error)
     }
 
     fn enter(&self, order: &str, by: &str, why: &str, peer: &str) {

@@ -1,9 +1,10 @@
-//! Enforcement of the flows' rates.
+//! Enforcement of the flows' rates, and PFC: whether pauses take effect, and whether a watchdog ends storms.
 
 use dcqcn_common::layout::DEFAULT_FLOWS;
-use dcqcn_common::params::QUEUE_SOURCE_BACKLOG;
+use dcqcn_common::params::{Config, PACER_FQ, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::pacer::FqLimits;
+use dcqcn_params::Role;
 
 use super::{Finding, Reading, rate, reattach, size, time, transmission_ns};
 use crate::doctor::snapshot::{Link, Qdisc};
@@ -225,4 +226,50 @@ pub(super) fn write_failed(reading: &Reading<'_>) -> Option<Finding> {
     let evidence = reading.seen.list(&[(Stat::WriteFailed, failed)]);
     let fix = "check for memory pressure (`dmesg`)";
     (failed != 0).then(|| Finding::warning("write-failed", what, evidence).fix(fix))
+}
+
+/// The parameters `pfc.N.rx` that are on; `None` if none is.
+fn honoured(config: &Config) -> Option<Vec<String>> {
+    let honoured = config.pfc.iter().enumerate().filter(|(_, pfc)| pfc.rx != 0);
+    let keys: Vec<String> = honoured.map(|(priority, _)| format!("pfc.{priority}.rx")).collect();
+    (!keys.is_empty()).then_some(keys)
+}
+
+/// `pfc-no-watchdog`: a pause storm would never be ended.
+pub(super) fn pauses_without_watchdog(reading: &Reading<'_>) -> Option<Finding> {
+    let mut keys = honoured(&reading.config)?;
+    keys.push("pfc_wd_detection_time".to_owned());
+    let run = format!("`dcqcn run {}`", reading.iface);
+    let (cause, fix) = match (reading.config.watchdog(), reading.snapshot.host.controller) {
+        (None, _) => ("", reading.set("pfc_wd_detection_time=200ms") + ", and " + &run),
+        (Some(_), Some(false)) => ("; no `dcqcn run`, which is the watchdog", run),
+        _ => return None,
+    };
+    let what = "a neighbour that never ends its pause stops flows forever";
+    let evidence = reading.params(&keys) + cause;
+    Some(Finding::warning("pfc-no-watchdog", what, evidence).fix(fix))
+}
+
+/// `pfc-no-effect`: pauses are enabled, but cannot take effect.
+pub(super) fn pauses_without_effect(reading: &Reading<'_>) -> Option<Finding> {
+    let (keys, s) = (honoured(&reading.config)?, &reading.config.scalars);
+    let off = || reading.set(&keys.iter().map(|key| format!("{key}=off")).collect::<Vec<_>>().join(" "));
+    let (why, fix) = if reading.attached.inline_peer.is_some() {
+        let fix = off() + ": PFC frames are forwarded unchanged";
+        ("an inline attachment does not pace", fix)
+    } else if reading.attached.role == Role::Switch {
+        let fix = off() + ": a switch port does not process PFC frames or pace";
+        ("role switch has no ingress program to process them", fix)
+    } else if s.rp_enable == 0 {
+        ("rp_enable = off: flows are not paced", reading.set("rp_enable=on"))
+    } else if s.pacer != PACER_FQ {
+        let fix = format!("{} with `--pacer fq`", reattach(reading.iface));
+        ("the pacer is not fq, which enforces departure times", fix)
+    } else if s.link_rate_bps == 0 {
+        ("link_rate = 0: the duration of a pause is unknown", reading.set("link_rate=RATE"))
+    } else {
+        return None;
+    };
+    let what = "the neighbour's pauses are enabled, but have no effect";
+    Some(Finding::warning("pfc-no-effect", what, format!("{}; {why}", reading.params(&keys))).fix(fix))
 }
