@@ -35,7 +35,6 @@ pub(crate) struct Snapshot {
     pub(crate) waiting: usize,
     pub(crate) reload: Option<Reloaded>,
     pub(crate) active_override: Option<Override>,
-    /// Deadline of its confirmation.
     pub(crate) confirm_until: Option<Instant>,
     /// Why it could not be reverted after that.
     pub(crate) overdue: Option<String>,

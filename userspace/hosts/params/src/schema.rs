@@ -150,7 +150,6 @@ fn table(properties: impl Iterator<Item = (String, Value)>) -> Value {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// The parameters of a row.
 fn first_row<T>(specs: &'static [Spec<T>], key: fn(usize, &'static Spec<T>) -> Key) -> Value {
     table(specs.iter().map(|spec| (spec.key.to_owned(), parameter(key(0, spec)))))
 }

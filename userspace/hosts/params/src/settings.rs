@@ -139,9 +139,6 @@ impl Settings {
 
     /// The configuration: the profile, then role and queues, then the changes. `link_bps` is the link's rate from
     /// another source; a setting takes precedence.
-    ///
-    /// # Errors
-    /// The profile lacks the link's rate, or the values are inconsistent.
     pub fn config(&self, link_bps: Option<u64>) -> Result<Config, SettingsError> {
         let link_bps = self.link_rate_bps().or(link_bps);
         let mut config = self.profile.unwrap_or_default().config(link_bps)?;

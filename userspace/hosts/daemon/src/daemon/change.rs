@@ -10,9 +10,6 @@ use crate::error::{Error, Result};
 pub(super) type NewConfig = (String, Config);
 
 /// The change that `request` implies for an existing attachment, if any.
-///
-/// # Errors
-/// The request needs a new attachment.
 pub(super) fn revised(request: &Request, info: &Info) -> Result<Option<NewConfig>> {
     let running = attach::open(&info.iface)?.maps.params()?.config;
     let wanted = attach::revise(request, info, &running)?;

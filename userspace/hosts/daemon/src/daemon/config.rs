@@ -83,9 +83,6 @@ pub struct Interface {
 
 impl Config {
     /// Reads the properties of the host's interfaces. Before, entries match by name only.
-    ///
-    /// # Errors
-    /// The kernel cannot list the RDMA devices.
     pub fn read_links(&mut self, netlink: &Netlink, links: &[Link]) -> dcqcn_netlink::Result<()> {
         let selectors = self.interfaces.iter().chain(&self.over).map(|interface| &interface.selector);
         self.links = Links::read(netlink, links, selectors)?;

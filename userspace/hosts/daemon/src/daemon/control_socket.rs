@@ -64,9 +64,6 @@ pub(super) struct Opened {
 ///
 /// If the configured group cannot get access, the daemon starts anyway, with access for root only; the log and `status`
 /// report it.
-///
-/// # Errors
-/// Another daemon uses it, or it cannot be created.
 pub(super) fn open(control: &Control) -> Result<Opened> {
     let owned = own(&control.socket)?;
     let (listener, without_group) = create(control)?;

@@ -25,9 +25,6 @@ pub struct Log {
 
 impl Log {
     /// Initialises the log, in the format of the command line or else the file.
-    ///
-    /// # Errors
-    /// This process has a log already.
     pub fn begin(
         from_flag: Option<LogFormat>,
         from_file: Option<LogFormat>,

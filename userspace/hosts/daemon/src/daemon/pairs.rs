@@ -76,7 +76,6 @@ pub(super) trait Kernel {
     /// Connected QPs of a device.
     fn queue_pairs(&self, device: u32) -> Result<Vec<ConnectedQp>, Error>;
     fn links(&self) -> Result<Vec<Link>, Error>;
-    /// Addresses, by interface.
     fn addresses(&self) -> Result<HashMap<u32, Vec<IpAddr>>, Error>;
 }
 

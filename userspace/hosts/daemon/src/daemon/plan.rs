@@ -118,9 +118,6 @@ pub(super) struct ReloadOptions {
 }
 
 /// Plans the switch from one file to another.
-///
-/// # Errors
-/// The new file would drop every managed interface.
 pub(super) fn reload(
     old: &Config,
     new: &Config,

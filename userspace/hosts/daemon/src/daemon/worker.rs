@@ -132,7 +132,6 @@ struct WorkerState {
     /// The file was rejected, and will be retried.
     retry: Option<Retry>,
     overrides: Overrides,
-    /// Rate limit of logged rejections.
     rejection_limit: RejectionLimit,
     /// Last rejection, if temporary.
     rejection: String,

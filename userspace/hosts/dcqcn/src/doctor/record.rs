@@ -37,9 +37,6 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error {
 }
 
 /// Creates a directory for a recording.
-///
-/// # Errors
-/// The directory contains a recording, or cannot be created.
 pub(crate) fn create(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(failed(dir))?;
     let path = dir.join(SNAPSHOT);
@@ -65,9 +62,6 @@ pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
 }
 
 /// Reads a recording written by [`write()`].
-///
-/// # Errors
-/// The recording is missing, damaged, or of another version.
 pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
     let path = dir.join(SNAPSHOT);
     let text = text(&path)?.ok_or_else(|| Error::File {

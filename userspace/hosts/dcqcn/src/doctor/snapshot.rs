@@ -52,7 +52,6 @@ pub(crate) struct Host {
     pub controller: Option<bool>,
     /// Idle states of the first CPU.
     pub idle_states: Vec<IdleState>,
-    /// CPUs of each NUMA node.
     pub numa_nodes: BTreeMap<u32, Vec<u32>>,
     /// Packets received by all CPUs at the first and at the second reading.
     pub softnet: Option<[Softnet; 2]>,
@@ -153,7 +152,6 @@ pub(crate) struct Link {
     pub speed_bps: Option<u64>,
     /// Type of a virtual interface; `None` for hardware.
     pub kind: Option<String>,
-    /// Administratively up.
     pub up: bool,
     /// Index of a veth's other end, if in the same namespace.
     pub peer: Option<u32>,
@@ -191,11 +189,8 @@ pub(crate) const HIDING: &[&str] = &["hw-tc-offload", "l2-fwd-offload"];
 #[serde(deny_unknown_fields)]
 pub(crate) struct Qdisc {
     pub kind: String,
-    /// Handle, as in `8001:`.
     pub handle: String,
-    /// Parent: `root`, or a class.
     pub parent: String,
-    /// Limits, if it is an fq.
     pub fq: Option<Fq>,
     /// Backlog at the second reading, bytes.
     #[serde(default)]
@@ -225,7 +220,6 @@ pub(crate) struct Shaper {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rdma {
-    /// Name, as in `rdma link`.
     pub name: String,
     /// Interfaces of its ports.
     pub ifaces: Vec<String>,
@@ -368,7 +362,6 @@ pub(super) struct Observed {
     pub(super) counts: Counts,
     /// The period, as in `in 2 s`.
     pub(super) when: String,
-    /// Whether the period is that between the two readings.
     pub(super) is_between_readings: bool,
 }
 

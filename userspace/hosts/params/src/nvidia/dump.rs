@@ -12,14 +12,12 @@ const ANY_PORT: u8 = 0;
 /// Prefixes of names that concern congestion control.
 const PREFIXES: [&str; 9] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_", "rtt_"];
 
-/// A line with a value.
 struct Line {
     /// File and line number.
     at: PathBuf,
     value: String,
     /// Value after the next boot, if it differs.
     next_boot: Option<String>,
-    /// Directory of its file.
     directory: Option<String>,
 }
 

@@ -222,9 +222,6 @@ pub(super) struct Row<'a> {
 
 impl Database {
     /// Parses `text` from the file called `file`.
-    ///
-    /// # Errors
-    /// The text is not JSON, or neither an object nor a list of objects that agree.
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
@@ -238,9 +235,6 @@ impl Database {
 
     /// The tables of the namespace that has `port`, and the port's name in `PORT`. `port` may be an alias, or
     /// `NAMESPACE|PORT` if several namespaces have a port of that name; so is `asic`, the ASIC of a card.
-    ///
-    /// # Errors
-    /// Several namespaces have the port.
     pub(super) fn of_port(&self, asic: Option<&str>, port: &str) -> Result<(Cow<'_, Self>, String), Error> {
         let part = |tables: &Map<String, Value>| Self { file: self.file.clone(), tables: tables.clone() };
         let mut parts: Vec<(&str, Self)> = self
@@ -382,7 +376,6 @@ impl<'a> Row<'a> {
         Ok(Some(Self { fields: Some(fields), ..first }))
     }
 
-    /// The key, shortened for error messages.
     pub(super) fn short_key(&self) -> String {
         let ports: Vec<_> = self.key.split(',').collect();
         match ports.as_slice() {
@@ -404,7 +397,6 @@ impl<'a> Row<'a> {
         self.db.error(format_args!("{}|{} {field}", self.table, self.short_key()), message)
     }
 
-    /// Text of a field; `None` if it is absent or a placeholder.
     pub(super) fn text(&self, field: &str) -> Result<Option<String>, Error> {
         match self.fields.and_then(|fields| fields.get(field)) {
             None | Some(Value::Null) => Ok(None),
@@ -463,9 +455,6 @@ impl<'a> Row<'a> {
     }
 
     /// The row of `table` that a field refers to; `None` without a reference, or without that table in the file.
-    ///
-    /// # Errors
-    /// The file has the table, but not the row.
     pub(super) fn reference(&self, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
         let Some(name) = self.name_in(field, table)?.filter(|_| self.db.has(table)) else { return Ok(None) };
         let found = self.db.row(table, &name)?;

@@ -19,9 +19,6 @@ pub struct Export {
 }
 
 /// The tables that configure `port` of a switch like `config`.
-///
-/// # Errors
-/// Two classes in use share a queue and mark differently: in SONiC WRED belongs to the queue.
 pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
     let mut notes = Vec::new();
     let mut tables = Map::new();

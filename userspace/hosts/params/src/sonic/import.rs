@@ -65,9 +65,6 @@ const COMPUTED_BUFFERS: &str =
 
 /// Imports the configuration of `port`, on a chassis also `HOST|ASIC|PORT`. `current` has the interface's parameters,
 /// which apply where the file has no value.
-///
-/// # Errors
-/// The file lacks the port, has a value of the wrong type, or is inconsistent.
 pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Error> {
     let (card, port) = match port.split('|').collect::<Vec<_>>().as_slice() {
         [host, asic, port] => (Some([*host, *asic]), *port),
@@ -131,9 +128,7 @@ struct Merged {
     groups: [OnceCell<Map<String, Value>>; CLASSES],
 }
 
-/// Rows of `QUEUE` by queue.
 type Queues<'a> = BTreeMap<usize, Row<'a>>;
-/// Queue of each class.
 type QueueOfClass = [Option<usize>; CLASSES];
 
 impl<'a> Reader<'a> {
@@ -449,7 +444,6 @@ impl<'a> Reader<'a> {
         Ok([row.text("hostname")?, row.text("asic_name")?])
     }
 
-    /// Imports WRED of each class from its queue.
     fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &QueueOfClass) -> Result<(), Error> {
         if queues.is_empty() {
             self.unmapped("QUEUE", self.port, [], "not in the file: WRED is unchanged");

@@ -14,7 +14,6 @@ pub(super) enum Property {
     Name,
     /// Permanent Ethernet address, or the current one of an interface without hardware.
     Mac,
-    /// Driver, as in `ethtool -i`.
     Driver,
     /// Bus address of the device, as in `ethtool -i`.
     Pci,
@@ -57,7 +56,6 @@ impl Selector {
         self.0.get(&Property::Name)
     }
 
-    /// The name, if it is literal.
     pub(crate) fn literal(&self) -> Option<&str> {
         self.name().filter(|name| is_literal(name)).map(Pattern::as_str)
     }

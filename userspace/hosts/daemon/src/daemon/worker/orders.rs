@@ -313,7 +313,6 @@ fn persist_error(error: PersistError) -> Rejection {
     Rejection { passes, ..Rejection::one(format!("cannot persist it for the next start: {error}")) }
 }
 
-/// Reason for not confirming an override that is not active.
 fn not_active(name: &str, active: Option<&Override>) -> String {
     match active {
         Some(active) => format!("cannot confirm {name}: the active configuration is {}", active.name),

@@ -32,9 +32,6 @@ pub(super) struct Overrides {
 
 impl Overrides {
     /// Locks the persisted state of a file with `[fleet]`, once.
-    ///
-    /// # Errors
-    /// Another daemon uses it.
     pub(super) fn lock(&mut self, own: &Config) -> Result<(), Error> {
         if let (None, Some(bounds)) = (&self.lock, &own.fleet) {
             self.lock = lock(&bounds.state)?;
@@ -45,9 +42,6 @@ impl Overrides {
     /// The state at startup. A persisted override that is unreadable or no longer allowed is ignored; the host's own
     /// `file` is active alone then. One that was not confirmed in time is reverted before anything is attached; its
     /// interfaces are returned, as they may still be attached.
-    ///
-    /// # Errors
-    /// Another daemon uses the persisted state.
     pub(super) fn begin(own: Config, file: &Path) -> Result<(Self, Vec<Interface>), Error> {
         let (mut overrides, mut expired) = (Self::default(), Vec::new());
         overrides.lock(&own)?;
@@ -265,9 +259,6 @@ pub(super) fn write(path: &Path, persisted: &Persisted) -> Result<Written, Persi
 
 /// Locks the file at `path` for as long as the result exists, as its former content would be lost to another daemon;
 /// `None` if the directory is not writable.
-///
-/// # Errors
-/// Another daemon holds the lock.
 fn lock(path: &Path) -> Result<Option<File>, Error> {
     let open = || {
         fs::create_dir_all(path.parent().unwrap_or(path))?;

@@ -44,7 +44,6 @@ impl<'a> MarkingClass<'a> {
         })
     }
 
-    /// A parameter of the class as `key = value`.
     fn param(&self, name: &str) -> String {
         self.reading.params(&[&format!("wred.{}.{name}", self.tc)])
     }

@@ -15,7 +15,6 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    /// A command for the interface.
     fn run(&self, command: &str) -> String {
         let command = format!("`{command} {}`", self.iface);
         let command = self.netns.map_or_else(|| command.clone(), |netns| in_netns(&command, netns));
@@ -113,7 +112,6 @@ fn of_direction(roce: &Roce, from: &End<'_>, to: &End<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Offloads that differ between phases.
 fn offloads(phases: &[Phase]) -> Option<Finding> {
     let mut changed = Vec::new();
     for pair in phases.windows(2) {

@@ -107,7 +107,6 @@ impl<'a> Connection<'a> {
         message.context("the other host does not run `dcqcn doctor` of this version")
     }
 
-    /// Sends a request and returns its answer.
     pub(super) fn ask(&mut self, request: Request) -> Result<Answer> {
         self.send(&request)?;
         self.answer()

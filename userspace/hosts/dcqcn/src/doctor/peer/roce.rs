@@ -391,7 +391,6 @@ fn recognise(path: &Path, packet: &[u8]) -> Option<(u8, Kind)> {
     payload.filter(|_| bth.dest_qpn() == QPN).map(|_| (tos, Kind::Test { psn: bth.psn(), is_intact }))
 }
 
-/// An instruction of a classic BPF filter.
 const fn instruction(code: u32, yes: u8, no: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: yes, jf: no, k }
 }

@@ -24,7 +24,6 @@ pub(super) struct Side {
     pub mtu_bytes: u32,
     /// Enabled features, as `ethtool -k` names them.
     pub offloads: Vec<String>,
-    /// Attachment of the interface; `null` if it is not attached.
     pub attached: Option<Attached>,
 }
 

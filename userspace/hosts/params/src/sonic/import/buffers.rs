@@ -79,7 +79,6 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Whether a priority is in `pfc_enable`.
     fn has_rx(&self, priority: usize) -> bool {
         let rx = format!("pfc.{priority}.rx");
         self.import.settings.iter().any(|(_, of)| of.value != 0 && of.key.to_string() == rx)

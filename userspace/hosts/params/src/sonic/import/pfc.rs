@@ -60,7 +60,6 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Whether the port has a watchdog.
     fn watchdog(&mut self) -> Result<bool, Error> {
         const TIMES: [(&str, &str, u64); 2] = [
             ("detection_time", "pfc_wd_detection_time", 5_000),

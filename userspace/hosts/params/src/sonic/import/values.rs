@@ -31,7 +31,6 @@ pub(super) fn mark_thresholds(profile: &Row<'_>) -> Option<[&'static str; 3]> {
     MARK_THRESHOLDS.into_iter().find(|names| profile.fields().any(|field| names.contains(&field)))
 }
 
-/// Fields of a profile about green packets.
 pub(super) fn green_fields(profile: &Row<'_>) -> Vec<&'static str> {
     let marking = mark_thresholds(profile).into_iter().flatten();
     ["ecn", "wred_green_enable"].into_iter().chain(THRESHOLDS).chain(marking).collect()
