@@ -225,15 +225,15 @@ const STEP: f64 = 1e-6;
 /// Above this, the logarithm of 1-p diverges, and all packets are marked anyway.
 const ALL: f64 = 0.999_999;
 
-/// Runs the model with the marks of `wred` (in packets of `packet_bytes`) and a loop delay of `loop_delay_ns`.
-fn integrate(
-    model: &Model,
-    gain: f64,
-    wred: &WredConfig,
-    packet_bytes: u64,
-    loop_delay_ns: u64,
-) -> SteadyState {
-    let packet = packet_bytes as f64;
+/// Steady state of the bottleneck with a control loop delay of `loop_delay_ns`: the fixed point, or an oscillation
+/// around it.
+///
+/// `None` as for [`fixed_point`].
+pub fn steady_state(bottleneck: &Bottleneck<'_>, loop_delay_ns: u64) -> Option<SteadyState> {
+    let (model, wred) = Model::new(bottleneck)?;
+    // g, from the parameter in 1/1024.
+    let gain = 1.0 - bottleneck.config.scalars.dce_tcp_g as f64 / 1_024.0;
+    let packet = bottleneck.packet_bytes as f64;
     let (kmin, kmax) = (wred.kmin_bytes as f64 / packet, wred.kmax_bytes as f64 / packet);
     let pmax = wred.pmax_ppm as f64 / 1e6;
     let marks = |queue: f64| match queue {
@@ -268,18 +268,7 @@ fn integrate(
     }
     let mean = sum / count;
     let variance = (squares / count - mean * mean).max(0.0);
-    SteadyState { mean_bytes: mean * packet, deviation_bytes: variance.sqrt() * packet }
-}
-
-/// Steady state of the bottleneck with a control loop delay of `loop_delay_ns`: the fixed point, or an oscillation
-/// around it.
-///
-/// `None` as for [`fixed_point`].
-pub fn steady_state(bottleneck: &Bottleneck<'_>, loop_delay_ns: u64) -> Option<SteadyState> {
-    let (model, wred) = Model::new(bottleneck)?;
-    // g, from the parameter in 1/1024.
-    let gain = 1.0 - bottleneck.config.scalars.dce_tcp_g as f64 / 1_024.0;
-    Some(integrate(&model, gain, wred, bottleneck.packet_bytes, loop_delay_ns))
+    Some(SteadyState { mean_bytes: mean * packet, deviation_bytes: variance.sqrt() * packet })
 }
 
 #[cfg(test)]

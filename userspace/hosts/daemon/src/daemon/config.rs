@@ -276,7 +276,7 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings, che
         return Vec::new();
     }
     let interfaces: Vec<Interface> =
-        array.iter().filter_map(|value| interface(reader, value, common, check)).collect();
+        array.iter().filter_map(|value| entry(reader, value, common, check)).collect();
     for Interface { selector, settings, .. } in &interfaces {
         let Some(peer) = &settings.inline else { continue };
         let is_inline_peer =
@@ -295,12 +295,7 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings, che
     interfaces
 }
 
-fn interface(
-    reader: &mut Reader<'_>,
-    value: &Value<'_>,
-    common: &Settings,
-    check: Check,
-) -> Option<Interface> {
+fn entry(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings, check: Check) -> Option<Interface> {
     let mut repair = None;
     let (patterns, settings) =
         reader.interface(value, common, check, |reader, value| repair = reader.choice(value))?;

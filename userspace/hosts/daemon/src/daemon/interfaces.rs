@@ -117,16 +117,12 @@ pub(super) struct ManagedInterfaces {
 }
 
 impl ManagedInterfaces {
-    pub(super) fn new(
-        scope: Scope,
-        shared: Arc<SharedState>,
-        pause_socket: Option<PauseSocket>,
-    ) -> Result<Self> {
+    pub(super) fn new(scope: Scope, shared: Arc<SharedState>, socket: Option<PauseSocket>) -> Result<Self> {
         free(|_| false);
         if let Err(error) = change::revert() {
             tracing::warn!(error = one_line(&error), "cannot revert unconfirmed changes");
         }
-        let tasks = Tasks::start(Settings::new(shared.depth_samples(), pause_socket))?;
+        let tasks = Tasks::start(Settings::new(shared.depth_samples(), socket))?;
         shared.set_tasks(tasks.health());
         if let Scope::File(config) = &scope {
             tasks.set_age_idle(config.age_idle);

@@ -217,20 +217,16 @@ pub(super) fn follow(
             Some(attached) if scope.names(&interface.name) => plan.take_over.push(attached.id),
             None if !scope.names(&interface.name) => {}
             None if matches!(scope, Scope::Named(_)) => plan.missing.push(interface.name.clone()),
+            _ if released.contains(&interface.index)
+                || plan.released.iter().any(|id| id.ifindex == interface.index) => {}
             // A literal name without RoCE support is tried, so that the log has the reason.
-            None if (interface.is_ethernet || scope.has_literal(&interface.name))
-                && !is_released(&plan, released, interface) =>
-            {
+            None if interface.is_ethernet || scope.has_literal(&interface.name) => {
                 plan.attach.push((interface.index, interface.name.clone()));
             }
             _ => {}
         }
     }
     plan
-}
-
-fn is_released(plan: &Follow, released: &BTreeSet<u32>, interface: &Interface) -> bool {
-    released.contains(&interface.index) || plan.released.iter().any(|id| id.ifindex == interface.index)
 }
 
 #[cfg(test)]

@@ -224,23 +224,19 @@ impl PfcTask {
     pub(super) fn begin(Start { port, settings, .. }: Start<'_>) -> Begun {
         Ok(Some(Box::new(Self { port, settings, sender: PfcSender::default(), has_warned: false })))
     }
-
-    fn warn_without_socket(&mut self, wanted: bool) {
-        if wanted && !std::mem::replace(&mut self.has_warned, true) {
-            let iface = &self.port.info.iface;
-            tracing::error!(
-                iface,
-                "pfc.N.tx is on, but no PFC frame can be sent: start the daemon with CAP_NET_RAW, and allow AF_PACKET"
-            );
-        }
-    }
 }
 
 impl Work for PfcTask {
     fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
         let Some(socket) = &self.settings.pause_socket else {
             let wanted = self.port.maps().params()?.pauses.counted.contains(&1);
-            self.warn_without_socket(wanted);
+            if wanted && !std::mem::replace(&mut self.has_warned, true) {
+                let iface = &self.port.info.iface;
+                tracing::error!(
+                    iface,
+                    "pfc.N.tx is on, but no PFC frame can be sent: start the daemon with CAP_NET_RAW, and allow AF_PACKET"
+                );
+            }
             return Ok(IDLE_PERIOD);
         };
         let (port, now_ns) = (Arc::clone(&self.port), monotonic_ns());

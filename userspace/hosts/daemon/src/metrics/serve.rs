@@ -91,10 +91,6 @@ struct Health {
     stuck: Option<String>,
 }
 
-async fn index() -> &'static str {
-    INDEX
-}
-
 async fn metrics(
     State(exporter): State<Arc<Exporter>>,
     headers: HeaderMap,
@@ -141,19 +137,16 @@ fn internal_error(error: JoinError) -> Failed {
 /// Serves `/metrics`, `/healthz` and `/readyz` until `shutdown` completes. Its threads are in the network namespace of
 /// the thread that started the runtime.
 pub async fn serve(listener: TcpListener, exporter: Arc<Exporter>, shutdown: impl Future<Output = ()>) {
-    let mut server = Server::new(router(exporter), Limits::SHORT);
+    let router = Router::new()
+        .route("/", get(|| async { INDEX }))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .route("/readyz", get(ready))
+        .with_state(exporter);
+    let mut server = Server::new(router, Limits::SHORT);
     tokio::select! {
         () = server.accept(&listener) => {}
         () = shutdown => {}
     }
     server.finish().await;
-}
-
-fn router(exporter: Arc<Exporter>) -> Router {
-    Router::new()
-        .route("/", get(index))
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(health))
-        .route("/readyz", get(ready))
-        .with_state(exporter)
 }

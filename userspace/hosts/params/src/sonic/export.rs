@@ -2,9 +2,9 @@
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{Config, PFC_WD_DROP, PfcConfig, SCHEDULER_STRICT, WredConfig};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::db::Error;
+use super::db::{Error, Fields, Result};
 
 /// Name of the exported maps.
 const MAP: &str = "DCQCN";
@@ -19,26 +19,26 @@ pub struct Export {
 }
 
 /// The tables that configure `port` of a switch like `config`.
-pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
+pub fn export(config: &Config, port: &str) -> Result<Export> {
     let mut notes = Vec::new();
-    let mut tables = Map::new();
+    let mut tables = Fields::new();
     if let Some(row) = speed(config, &mut notes) {
         tables.insert("PORT".into(), json!({ port: row }));
     }
-    let map = |entries: &[u8]| -> Map<String, Value> {
+    let map = |entries: &[u8]| -> Fields {
         entries.iter().enumerate().map(|(i, entry)| (i.to_string(), entry.to_string().into())).collect()
     };
     tables.insert("DSCP_TO_TC_MAP".into(), json!({ MAP: map(&config.dscp_to_tc[..DSCPS]) }));
     tables.insert("TC_TO_QUEUE_MAP".into(), json!({ MAP: map(&config.tc_to_queue) }));
-    let mut qos = Map::new();
+    let mut qos = Fields::new();
     qos.insert("dscp_to_tc_map".into(), MAP.into());
     qos.insert("tc_to_queue_map".into(), MAP.into());
     add_pfc(config, port, &mut qos, &mut tables, &mut notes);
     tables.insert("PORT_QOS_MAP".into(), json!({ port: qos }));
-    let (mut profiles, mut queues, mut schedulers) = (Map::new(), Map::new(), Map::new());
+    let (mut profiles, mut queues, mut schedulers) = (Fields::new(), Fields::new(), Fields::new());
     for queue in 0..CLASSES {
         let Some(tc) = class_of_queue(config, queue)? else { continue };
-        let mut row = Map::new();
+        let mut row = Fields::new();
         if let Some(wred) = config.wred.get(tc) {
             let name = format!("DCQCN_QUEUE{queue}");
             profiles.insert(name.clone(), profile(wred, &format!("wred.{tc}"), &mut notes));
@@ -71,8 +71,8 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
     Ok(Export { tables: tables.into(), notes })
 }
 
-fn scheduler(config: &Config, queue: usize) -> Map<String, Value> {
-    let mut row = Map::new();
+fn scheduler(config: &Config, queue: usize) -> Fields {
+    let mut row = Fields::new();
     match config.queue.get(queue) {
         Some(of) if of.scheduler == SCHEDULER_STRICT => _ = row.insert("type".into(), "STRICT".into()),
         Some(of) => {
@@ -126,7 +126,7 @@ fn profile(wred: &WredConfig, row: &str, notes: &mut Vec<String>) -> Value {
 }
 
 /// The class that determines a queue's marking: the first in use, or the first mapped to it.
-fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>, Error> {
+fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>> {
     let classes = (0..CLASSES)
         .filter(|tc| config.tc_to_queue.get(*tc).is_some_and(|of_tc| usize::from(*of_tc) == queue));
     let classes: Vec<usize> = classes.collect();
@@ -146,13 +146,7 @@ fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>, Error>
 const MIN_WATCHDOG_NS: u64 = 100_000_000;
 
 /// Adds PFC to the port's row of `PORT_QOS_MAP` and as separate tables; nothing if PFC is unused.
-fn add_pfc(
-    config: &Config,
-    port: &str,
-    qos: &mut Map<String, Value>,
-    tables: &mut Map<String, Value>,
-    notes: &mut Vec<String>,
-) {
+fn add_pfc(config: &Config, port: &str, qos: &mut Fields, tables: &mut Fields, notes: &mut Vec<String>) {
     let enabled = config.pfc.iter().enumerate().filter(|(_, pfc)| pfc.rx != 0);
     let enabled = enabled.map(|(priority, _)| priority.to_string()).collect::<Vec<_>>().join(",");
     let watchdog = config.watchdog();
@@ -183,14 +177,14 @@ fn add_pfc(
     qos.insert("pfc_enable".into(), enabled.into());
     qos.insert("pfc_to_queue_map".into(), MAP.into());
     let queues = config.pfc.iter().enumerate();
-    let queues: Map<String, Value> =
+    let queues: Fields =
         queues.map(|(priority, pfc)| (priority.to_string(), pfc.queue.to_string().into())).collect();
     tables.insert("MAP_PFC_PRIORITY_TO_QUEUE".into(), json!({ MAP: queues }));
 }
 
 /// Adds the buffers of the priorities for which neighbours are paused.
-fn buffers(config: &Config, port: &str, tables: &mut Map<String, Value>, notes: &mut Vec<String>) {
-    let (mut groups, mut profiles) = (Map::new(), Map::new());
+fn buffers(config: &Config, port: &str, tables: &mut Fields, notes: &mut Vec<String>) {
+    let (mut groups, mut profiles) = (Fields::new(), Fields::new());
     for (priority, of) in config.pfc.iter().enumerate() {
         let default = PfcConfig { rx: of.rx, queue: of.queue, ..PfcConfig::DEFAULT };
         if of.tx == 0 {

@@ -8,7 +8,7 @@ use dcqcn_support::clock::boottime_ns;
 use dcqcn_telemetry::audit;
 
 use super::{DROPPED, ManagedInterfaces, attach_all, batch_size, free_broken, log_attached};
-use crate::daemon::change;
+use crate::daemon::change::{self, NewConfig};
 use crate::daemon::config::Config;
 use crate::daemon::plan::{self, Interface, Reload, ReloadOptions, Scope};
 use crate::error::{Error, Result};
@@ -38,10 +38,6 @@ impl Rejection {
     fn add(&mut self, error: &Error) {
         self.passes &= error.is_temporary();
         self.why.push(one_line(error));
-    }
-
-    fn unless_none(self) -> Result<(), Self> {
-        if self.why.is_empty() { Ok(()) } else { Err(self) }
     }
 }
 
@@ -115,7 +111,9 @@ impl ManagedInterfaces {
                 rejection.add(&attach::Error::Pending { iface: info.iface, left }.into());
             }
         }
-        rejection.unless_none()?;
+        if !rejection.why.is_empty() {
+            return Err(rejection);
+        }
         let is_attached = |interface: &Interface| plan.attach.contains(&interface.name);
         let at = |index| host_state.interfaces.iter().find(|interface| interface.index == index);
         free_broken(&host_state, |index| at(index).is_some_and(is_attached));
@@ -133,12 +131,7 @@ impl ManagedInterfaces {
     }
 
     /// Executes the plan; if a step fails, reverts the previous ones.
-    fn carry_out(
-        &mut self,
-        plan: &Reload,
-        new: &Config,
-        changes: &[change::NewConfig],
-    ) -> Result<(), Rejection> {
+    fn carry_out(&mut self, plan: &Reload, new: &Config, changes: &[NewConfig]) -> Result<(), Rejection> {
         self.detach(&plan.drop_first, "detached: the file needs its interface");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
         let (mut fresh, mut rejection) = (Vec::new(), Rejection::none());

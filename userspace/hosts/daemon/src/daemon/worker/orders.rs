@@ -46,7 +46,11 @@ impl WorkerState {
                 self.rejection.clone_from(&why);
             }
             if !is_logged && let Some(entry) = self.rejection_limit.entry(entry, Instant::now()) {
-                tracing::error!(peer, error = %first_line(&why), "request rejected; configuration unchanged");
+                tracing::error!(
+                    peer,
+                    error = %why.lines().next().unwrap_or_default(),
+                    "request rejected; configuration unchanged"
+                );
                 audit::enter_refusal("", &entry);
             }
         }
@@ -301,10 +305,6 @@ fn check(apply: &Apply) -> Result<(), String> {
         return Err(format!("confirm_within_s = {within_s} is out of range: {low} to {high}"));
     }
     Ok(())
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }
 
 /// A full disk is a temporary obstacle; other errors of persisting are not.

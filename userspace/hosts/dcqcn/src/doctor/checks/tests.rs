@@ -3,7 +3,7 @@
 mod sending;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::*;
 use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Shaper, Unread};
@@ -12,12 +12,9 @@ use Severity::{Error, Info, Warning};
 
 const PAGE: &str = include_str!("../../../../../../docs/reference/doctor.md");
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor").join(name)
-}
-
 fn recorded(name: &str) -> Snapshot {
-    record::read(&fixture(name)).unwrap_or_else(|error| panic!("{error}"))
+    record::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor").join(name))
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A healthy host: attached to `eth0` under traffic, marked and answered.

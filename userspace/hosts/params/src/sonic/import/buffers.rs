@@ -3,7 +3,7 @@
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
 
-use super::{Error, Reader, Row};
+use super::{Reader, Result, Row};
 
 /// Maximum bytes of a parameter.
 const MAX_BYTES: u64 = 1_000_000_000;
@@ -34,7 +34,7 @@ enum Group<'a> {
 impl<'a> Reader<'a> {
     /// A group is lossless, and its priority paused, if its profile has headroom (`xoff`), or if the switch computes
     /// its sizes. Groups have the numbers of priorities; one without a row is not lossless if others have one.
-    pub(super) fn buffers(&mut self, current: &Config) -> Result<(), Error> {
+    pub(super) fn buffers(&mut self, current: &Config) -> Result<()> {
         let mut of_groups: [Vec<Row<'a>>; CLASSES] = Default::default();
         for row in self.db.rows("BUFFER_PG")? {
             let Some((_, groups)) = self.row_of_port(&row, "priority group") else { continue };
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
                     Some(rows) => rows.push(row),
                     None => {
                         let reason = format!("only priority groups 0 to {} exist", CLASSES - 1);
-                        self.skip(&row, [], reason);
+                        self.skip(&row, &[], reason);
                     }
                 }
             }
@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
             // Only the pauses that arrive are in `pfc_enable`.
             let has_rx = (0..CLASSES).any(|priority| self.has_rx(priority));
             if has_rx || current.pfc.iter().any(|of| of.tx != 0) {
-                self.unmapped("BUFFER_PG", self.port, [], "not in the file: pfc.N.tx is unchanged");
+                self.unmapped("BUFFER_PG", self.port, &[], "not in the file: pfc.N.tx is unchanged");
             }
             return Ok(());
         };
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
                     let key = format!("{}|{priority}", self.port);
                     let is_added = adds_groups && self.has_rx(priority);
                     if is_added {
-                        self.unmapped("BUFFER_PG", &key, ["profile"], COMPUTED);
+                        self.unmapped("BUFFER_PG", &key, &["profile"], COMPUTED);
                     }
                     let from = format!("BUFFER_PG|{key} is not in the file");
                     self.set_from(from, &any, &format!("pfc.{priority}.tx"), is_added.into())?;
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether the switch adds a lossless group for each priority in `pfc_enable` (`buffermgr.cpp`).
-    fn adds_groups(&self) -> Result<bool, Error> {
+    fn adds_groups(&self) -> Result<bool> {
         let metadata = self.db.row("DEVICE_METADATA", "localhost")?;
         let model = metadata.map(|row| row.text("buffer_model")).transpose()?.flatten();
         let mut has_cable = false;
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Imports the buffer of one priority.
-    fn group(&mut self, priority: usize, row: &Row<'a>) -> Result<(), Error> {
+    fn group(&mut self, priority: usize, row: &Row<'a>) -> Result<()> {
         let of = |parameter: &str| format!("pfc.{priority}.{parameter}");
         let group = group_of(row)?;
         let is_lossless = match group {
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
             Group::Static(_) | Group::Dynamic => true,
             Group::Unknown => {
                 let reason = "its BUFFER_PROFILE is not in the file: pfc.N.tx is unchanged";
-                self.skip(row, ["profile"], reason);
+                self.skip(row, &["profile"], reason);
                 return Ok(());
             }
         };
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         let profile = match group {
             Group::Lossy(profile) | Group::Static(profile) => profile,
             Group::Dynamic | Group::Unknown => {
-                self.skip(row, ["profile"], COMPUTED);
+                self.skip(row, &["profile"], COMPUTED);
                 return Ok(());
             }
         };
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
                     (Some(limit), Some(below)) => value.max(Some(limit.saturating_sub(below))),
                     // Not a queue that has to be empty.
                     (None, Some(_)) if value == Some(0) => {
-                        self.skip(&profile, [field], "0 next to xon_offset: pfc.N.xon is unchanged");
+                        self.skip(&profile, &[field], "0 next to xon_offset: pfc.N.xon is unchanged");
                         None
                     }
                     _ => value,
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn group_of<'a>(row: &Row<'a>) -> Result<Group<'a>, Error> {
+fn group_of<'a>(row: &Row<'a>) -> Result<Group<'a>> {
     let Some(name) = row.name_in("profile", "BUFFER_PROFILE")? else {
         return Ok(Group::Dynamic);
     };

@@ -6,7 +6,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::WredConfig;
 
 use super::Reader;
-use crate::sonic::db::{Error, Number, Row};
+use crate::sonic::db::{Number, Result, Row};
 
 /// Marking of green packets in a profile.
 pub(super) struct Marking {
@@ -37,7 +37,7 @@ pub(super) fn green_fields(profile: &Row<'_>) -> Vec<&'static str> {
 }
 
 /// Whether a profile drops no packets below green_max_threshold.
-pub(super) fn drops_non_ect(profile: &Row<'_>) -> Result<bool, Error> {
+pub(super) fn drops_non_ect(profile: &Row<'_>) -> Result<bool> {
     let (min, max) = (profile.text("green_min_threshold")?, profile.text("green_max_threshold")?);
     Ok(min == max || profile.text("green_drop_probability")?.as_deref() == Some("0"))
 }
@@ -50,14 +50,14 @@ impl<'a> Reader<'a> {
         field: &str,
         range: RangeInclusive<u64>,
         what: &str,
-    ) -> Result<Number, Error> {
+    ) -> Result<Number> {
         let number = row.number(field, &range, what)?;
         if number == Number::Outside {
             let text = row.text(field)?.unwrap_or_default();
             let (low, high) = range.into_inner();
             let reason =
                 format!("`{text}` is out of range: {low} to {high} ({what}); the parameter is unchanged");
-            self.skip(row, [field], reason);
+            self.skip(row, &[field], reason);
         }
         Ok(number)
     }
@@ -69,14 +69,14 @@ impl<'a> Reader<'a> {
         field: &str,
         range: RangeInclusive<u64>,
         what: &str,
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<u64>> {
         match self.number(row, field, range, what)? {
             Number::Is(value) => Ok(Some(value)),
             Number::Absent | Number::Outside => Ok(None),
         }
     }
 
-    pub(super) fn marking(&mut self, profile: &Row<'a>) -> Result<Marking, Error> {
+    pub(super) fn marking(&mut self, profile: &Row<'a>) -> Result<Marking> {
         const MODES: [(&str, bool); 8] = [
             ("ecn_none", false),
             ("ecn_green", true),
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
         if marks_green.is_none() {
             let modes = MODES.map(|(name, _)| name).join(", ");
             let reason = format!("`{mode}` is not one of {modes}: ecn is unchanged");
-            self.skip(profile, ["ecn"], reason);
+            self.skip(profile, &["ecn"], reason);
         }
         let is_off = profile.switch("wred_green_enable")? == Some(false);
         let ecn = if is_off { Some(false) } else { marks_green };
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
                     ""
                 };
                 let reason = format!("thresholds apply together: none is imported{marks}");
-                self.skip(profile, fields.collect::<Vec<_>>(), reason);
+                self.skip(profile, &fields.collect::<Vec<_>>(), reason);
                 Vec::new()
             }
             _ => Vec::new(),
@@ -148,12 +148,7 @@ impl<'a> Reader<'a> {
 
     /// Classes or queues in a map of `len` entries. As in SAI, absent entries are 0. Entries without a counterpart are
     /// `None`, and listed.
-    pub(super) fn map_entries(
-        &mut self,
-        map: &Row<'a>,
-        len: usize,
-        what: &str,
-    ) -> Result<Vec<Option<u64>>, Error> {
+    pub(super) fn map_entries(&mut self, map: &Row<'a>, len: usize, what: &str) -> Result<Vec<Option<u64>>> {
         let mut entries = vec![Some(0); len];
         for field in map.fields() {
             let index: usize = field
@@ -164,7 +159,7 @@ impl<'a> Reader<'a> {
                 Some(entry) => *entry = self.value(map, field, 0..=CLASSES as u64 - 1, "a number")?,
                 None => {
                     let reason = format!("`{index}` is out of range: 0 to {} ({what})", len - 1);
-                    self.skip(map, [field], reason);
+                    self.skip(map, &[field], reason);
                 }
             }
         }
@@ -176,7 +171,7 @@ impl<'a> Reader<'a> {
         let numbers = numbers(text);
         if numbers.is_none() {
             let reason = format!("`{text}` is neither a number, as in `3`, nor a range, as in `3-4`");
-            self.skip(row, [], reason);
+            self.skip(row, &[], reason);
         }
         numbers.unwrap_or_default()
     }
