@@ -78,18 +78,8 @@ pub enum SettingsError {
 }
 
 /// Usual link rates, with which settings are checked if the link's rate is unknown.
-const LINKS_BPS: [u64; 10] = [
-    100_000_000,
-    1_000_000_000,
-    10_000_000_000,
-    25_000_000_000,
-    40_000_000_000,
-    50_000_000_000,
-    100_000_000_000,
-    200_000_000_000,
-    400_000_000_000,
-    800_000_000_000,
-];
+const LINKS_MBIT: [u64; 10] =
+    [100, 1_000, 10_000, 25_000, 40_000, 50_000, 100_000, 200_000, 400_000, 800_000];
 
 impl Settings {
     /// These settings overlaid with `later`, which takes precedence.
@@ -176,8 +166,8 @@ impl Settings {
 
     fn config_on_usual_link(&self) -> Result<Config, SettingsError> {
         let mut refused = None;
-        for bps in LINKS_BPS {
-            match self.config(Some(bps)) {
+        for mbit in LINKS_MBIT {
+            match self.config(Some(mbit * 1_000_000)) {
                 Ok(config) => return Ok(config),
                 // The error of a link that the profile supports is the relevant one.
                 Err(error @ SettingsError::Profile(_)) => refused = refused.or(Some(error)),

@@ -30,21 +30,12 @@ pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
 pub(super) type Fields = Map<String, Value>;
 
 /// Imported tables.
-pub(super) const TABLES: [&str; 13] = [
-    "BUFFER_PG",
-    "BUFFER_PROFILE",
-    "CABLE_LENGTH",
-    "DEVICE_METADATA",
-    "DSCP_TO_TC_MAP",
-    "MAP_PFC_PRIORITY_TO_QUEUE",
-    "PFC_WD",
-    "PORT",
-    "PORT_QOS_MAP",
-    "QUEUE",
-    "SCHEDULER",
-    "TC_TO_QUEUE_MAP",
-    "WRED_PROFILE",
-];
+const TABLES: &str = "BUFFER_PG BUFFER_PROFILE CABLE_LENGTH DEVICE_METADATA DSCP_TO_TC_MAP MAP_PFC_PRIORITY_TO_QUEUE \
+                      PFC_WD PORT PORT_QOS_MAP QUEUE SCHEDULER TC_TO_QUEUE_MAP WRED_PROFILE";
+
+pub(super) fn is_imported(table: &str) -> bool {
+    TABLES.split(' ').any(|name| name == table)
+}
 
 /// A `config_db.json`.
 #[derive(Clone, Debug)]
@@ -115,7 +106,7 @@ impl<'de> Visitor<'de> for Tables {
         while let Some(name) = tables.next_key::<String>()? {
             // A row of a dump is named `TABLE|ROW`.
             let table = name.split('|').next().unwrap_or_default();
-            let is_imported = TABLES.contains(&table);
+            let is_imported = is_imported(table);
             let value = if is_namespace(&name) {
                 Value::Object(tables.next_value_seed(Tables)?)
             } else if is_imported {

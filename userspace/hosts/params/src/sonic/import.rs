@@ -14,7 +14,7 @@ use dcqcn_common::params::{
 };
 use serde::Serialize;
 
-use super::db::{Database, Fields, Number, Result, Row, TABLES};
+use super::db::{Database, Fields, Number, Result, Row, is_imported};
 use crate::{Assignment, Key};
 use values::{Marking, drops_non_ect, green_fields, mark_thresholds};
 
@@ -83,8 +83,7 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import> {
     for (table, reason) in OTHER_TABLES.iter().filter(|(table, _)| db.has(table)) {
         reader.unmapped(table, "*", &[], *reason);
     }
-    let is_known =
-        |table: &&str| TABLES.contains(table) || OTHER_TABLES.iter().any(|(name, _)| name == table);
+    let is_known = |table: &&str| is_imported(table) || OTHER_TABLES.iter().any(|(name, _)| name == table);
     for table in db.tables().filter(|table| !is_known(table)) {
         reader.unmapped(table, "*", &[], "does not concern a port's queues");
     }

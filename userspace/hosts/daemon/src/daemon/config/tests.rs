@@ -186,50 +186,21 @@ fn schema_and_check_agree() {
     for value in ["true", "'on'", "'OFF'", "1", "'0'"] {
         agree(&format!("[parameters]\ncp_enable = {value}\n"), true);
     }
-    for line in [
-        "cnp_dscp = '46'",
-        "cnp_limit = 'QP'",
-        "link_rate = '10 GBIT'",
-        "rpg_byte_reset = '64KiB'",
-        "rpg_byte_reset = '64Ki'",
-        "dce_tcp_rtt = '2 ms'",
-        "rpg_ai_rate = 40000000",
-    ] {
-        agree(&format!("[parameters]\n{line}\n"), true);
-    }
-    for bad in [
-        "cp_enable = 'maybe'",
-        "cp_enable = 2",
-        "cnp_dscp = 64",
-        "cnp_dscp = 'x'",
-        "cnp_limit = 'all'",
-        "link_rate = '10gbps'",
-        "dce_tcp_rtt = 55",
-        "dce_tcp_rtt = '55'",
-        "dce_tcp_rtt = '55 x'",
-        "rpg_byte_reset = true",
-        "unknown = 1",
-    ] {
-        agree(&format!("[parameters]\n{bad}\n"), false);
+    let good = "cnp_dscp = '46'; cnp_limit = 'QP'; link_rate = '10 GBIT'; rpg_byte_reset = '64KiB'; \
+                rpg_byte_reset = '64Ki'; dce_tcp_rtt = '2 ms'; rpg_ai_rate = 40000000";
+    let bad = "cp_enable = 'maybe'; cp_enable = 2; cnp_dscp = 64; cnp_dscp = 'x'; cnp_limit = 'all'; link_rate = '10gbps'; \
+               dce_tcp_rtt = 55; dce_tcp_rtt = '55'; dce_tcp_rtt = '55 x'; rpg_byte_reset = true; unknown = 1";
+    for (lines, is_valid) in [(good, true), (bad, false)] {
+        lines.split("; ").for_each(|line| agree(&format!("[parameters]\n{line}\n"), is_valid));
     }
     let interface = |line: &str| format!("[[interface]]\nname = 'eth0'\n{line}\n");
     for repair in Repair::value_variants() {
         agree(&interface(&format!("repair = '{}'", dcqcn_params::word(repair))), true);
     }
-    for bad in [
-        interface("repair = 'x'"),
-        interface("role = 'Host'"),
-        "[[interface]]\nrole = 'host'\n".to_owned(),
-        "[[interface]]\nname = ''\n".to_owned(),
-        "flows = 7\n".to_owned(),
-        "[metrics]\nlisten = 'x'\n".to_owned(),
-        "[metrics]\ntop_qps = 1001\n".to_owned(),
-        "[age]\nidle = '5'\n".to_owned(),
-        "[log]\nformat = 'xml'\n".to_owned(),
-        "[control]\nsocket = 'relative'\n".to_owned(),
-        "[fleet]\nallow = 'all'\n".to_owned(),
-        "[wred.8]\nkmin = 1\n".to_owned(),
-    ] {
-        agree(&bad, false);
+    for bad in ["[[interface]]\nrole = 'host'\n", &interface("repair = 'x'"), &interface("role = 'Host'")] {
+        agree(bad, false);
     }
+    let bad = "[[interface]]\nname = ''; flows = 7; [metrics]\nlisten = 'x'; [metrics]\ntop_qps = 1001; [age]\nidle = '5'; \
+               [log]\nformat = 'xml'; [control]\nsocket = 'relative'; [fleet]\nallow = 'all'; [wred.8]\nkmin = 1";
+    bad.split("; ").for_each(|text| agree(text, false));
 }

@@ -77,22 +77,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn marking(&mut self, profile: &Row<'a>) -> Result<Marking> {
-        const MODES: [(&str, bool); 8] = [
-            ("ecn_none", false),
-            ("ecn_green", true),
-            ("ecn_yellow", false),
-            ("ecn_red", false),
-            ("ecn_green_yellow", true),
-            ("ecn_green_red", true),
-            ("ecn_yellow_red", false),
-            ("ecn_all", true),
-        ];
+        const MODES: &str = "ecn_none, ecn_green, ecn_yellow, ecn_red, ecn_green_yellow, ecn_green_red, ecn_yellow_red, ecn_all";
         let mode = profile.text("ecn")?.unwrap_or_else(|| "ecn_none".into());
-        let marks_green =
-            MODES.iter().find(|(name, _)| mode.eq_ignore_ascii_case(name)).map(|(_, green)| *green);
+        let known = MODES.split(", ").find(|name| mode.eq_ignore_ascii_case(name));
+        let marks_green = known.map(|name| name == "ecn_all" || name.contains("green"));
         if marks_green.is_none() {
-            let modes = MODES.map(|(name, _)| name).join(", ");
-            let reason = format!("`{mode}` is not one of {modes}: ecn is unchanged");
+            let reason = format!("`{mode}` is not one of {MODES}: ecn is unchanged");
             self.skip(profile, &["ecn"], reason);
         }
         let is_off = profile.switch("wred_green_enable")? == Some(false);
