@@ -127,15 +127,9 @@ mod tests {
     #[test]
     fn profile_replaces_algorithm_only() {
         let mut config = Config::DEFAULT;
-        for text in [
-            "link_rate=25gbit",
-            "rpg_max_rate=20gbit",
-            "rp_enable=off",
-            "wred.3.drain_rate=10gbit",
-            "dscp_to_tc.24=3",
-            "rpg_gd=13",
-            "wred.3.kmax=1MB",
-        ] {
+        let changes = "link_rate=25gbit rpg_max_rate=20gbit rp_enable=off wred.3.drain_rate=10gbit \
+                       dscp_to_tc.24=3 rpg_gd=13 wred.3.kmax=1MB";
+        for text in changes.split(' ') {
             text.parse::<super::super::Assignment>().unwrap().apply(&mut config).unwrap();
         }
         for &profile in Profile::value_variants().iter().filter(|profile| **profile != Profile::Lab) {

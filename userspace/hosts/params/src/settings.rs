@@ -357,57 +357,45 @@ mod tests {
         }
     }
 
+    fn parsed(text: &str) -> Settings {
+        crate::parse("x", text).unwrap()
+    }
+
     #[test]
     fn check_rejects_inline_beyond_marking() {
-        let inline = |settings| Settings { inline: Some("eth1".into()), ..settings };
-        assert_eq!(inline(Settings::default()).check(), Ok(()));
-        for settings in [
-            Settings { role: Some(Role::Host), ..Settings::default() },
-            Settings { queues: Some(QueuesChoice::Auto), ..Settings::default() },
-            changes(&["fast_cnp=on"]),
-        ] {
-            let refused = inline(settings).check().unwrap_err().to_string();
+        let inline = |text: &str| parsed(&format!("inline = 'eth1'\n{text}"));
+        assert_eq!(inline("").check(), Ok(()));
+        for text in ["role = 'host'", "queues = 'auto'", "[parameters]\nfast_cnp = true"] {
+            let refused = inline(text).check().unwrap_err().to_string();
             assert!(refused.starts_with("inline = \"eth1\""), "{refused}");
         }
     }
 
     #[test]
     fn complete_check_rejects_what_attach_refuses() {
-        let queues = Some(QueuesChoice::Auto);
-        let htb = Settings { pacer: Some(PacerChoice::Htb), ..Settings::default() };
-        for (settings, expected) in [
+        for (text, expected) in [
+            ("queues = 'auto'", "queues = \"auto\" and pacer = \"auto\" both replace"),
+            ("queues = 'auto'\npacer = 'htb'", "queues = \"auto\" and pacer = \"htb\" both replace"),
+            ("xdp_mode = 'skb'", "xdp_mode = \"skb\" is for inline attachments only"),
             (
-                Settings { queues, ..Settings::default() },
-                "queues = \"auto\" and pacer = \"auto\" both replace",
-            ),
-            (Settings { queues, ..htb.clone() }, "queues = \"auto\" and pacer = \"htb\" both replace"),
-            (
-                Settings { xdp_mode: Some(XdpModeChoice::Skb), ..Settings::default() },
-                "xdp_mode = \"skb\" is for inline attachments only",
-            ),
-            (
-                Settings { flows: Some(32_769), ..htb.clone() },
+                "flows = 32769\npacer = 'htb'",
                 "flows = 32769 is out of range with pacer = \"htb\": 8 to 32768",
             ),
-            (
-                Settings { role: Some(Role::Switch), ..changes(&["trim_nak=on"]) },
-                "trim_nak = true needs the ingress program",
-            ),
+            ("role = 'switch'\n[parameters]\ntrim_nak = true", "trim_nak = true needs the ingress program"),
         ] {
-            let refused = settings.check_complete().unwrap_err().to_string();
+            let refused = parsed(text).check_complete().unwrap_err().to_string();
             assert!(refused.starts_with(expected), "{refused}");
-            assert_eq!(settings.check(), Ok(()), "another source may add the role or inline: {settings:?}");
+            assert_eq!(parsed(text).check(), Ok(()), "another source may add the role or inline: {text}");
         }
-        let inline = Some("eth1".to_owned());
-        for settings in [
-            Settings::default(),
-            Settings { flows: Some(32_768), ..htb.clone() },
-            Settings { flows: Some(1 << 20), role: Some(Role::Switch), ..htb },
-            Settings { queues, role: Some(Role::Switch), ..Settings::default() },
-            Settings { queues, pacer: Some(PacerChoice::None), ..Settings::default() },
-            Settings { inline, xdp_mode: Some(XdpModeChoice::Skb), ..Settings::default() },
+        for text in [
+            "",
+            "flows = 32768\npacer = 'htb'",
+            "flows = 1048576\npacer = 'htb'\nrole = 'switch'",
+            "queues = 'auto'\nrole = 'switch'",
+            "queues = 'auto'\npacer = 'none'",
+            "inline = 'eth1'\nxdp_mode = 'skb'",
         ] {
-            assert_eq!(settings.check_complete(), Ok(()), "{settings:?}");
+            assert_eq!(parsed(text).check_complete(), Ok(()), "{text}");
         }
     }
 

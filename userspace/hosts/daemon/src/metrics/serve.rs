@@ -82,15 +82,6 @@ impl Exporter {
     }
 }
 
-/// Body of `/healthz`.
-#[derive(Debug, Serialize)]
-struct Health {
-    /// `ok` or `stuck`.
-    status: &'static str,
-    /// The stalled part.
-    stuck: Option<String>,
-}
-
 async fn metrics(
     State(exporter): State<Arc<Exporter>>,
     headers: HeaderMap,
@@ -105,8 +96,10 @@ async fn metrics(
 /// Checks only this process: it is polled often, and a restart would fix no other fault.
 async fn health(State(exporter): State<Arc<Exporter>>) -> impl IntoResponse {
     let stuck = exporter.daemon.as_ref().and_then(|(shared, late)| shared.stuck(*late));
-    let health = Health { status: if stuck.is_none() { "ok" } else { "stuck" }, stuck };
-    answer(status(health.stuck.is_none()), json(&health))
+    let is_well = stuck.is_none();
+    // With the stalled part, if any.
+    let health = serde_json::json!({ "status": if is_well { "ok" } else { "stuck" }, "stuck": stuck });
+    answer(status(is_well), json(&health))
 }
 
 async fn ready(State(exporter): State<Arc<Exporter>>) -> Result<impl IntoResponse, Failed> {

@@ -1,6 +1,5 @@
 //! Import of a switch's configuration.
 
-mod buffers;
 mod pfc;
 mod values;
 

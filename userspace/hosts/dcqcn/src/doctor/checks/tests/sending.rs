@@ -239,13 +239,9 @@ fn link_faults_are_found() {
 
 #[test]
 fn pauses_of_all_vendors_are_counted() {
-    for name in [
-        "rx_pfc_ena_frames_pri3",
-        "rx_priority_3_xoff.nic",
-        "frames_rx_pripause",
-        "mac_rx_pfc_pri3_pkt_num",
-        "rx_pause_prio_3",
-    ] {
+    const NAMES: &str = "rx_pfc_ena_frames_pri3 rx_priority_3_xoff.nic frames_rx_pripause \
+                         mac_rx_pfc_pri3_pkt_num rx_pause_prio_3";
+    for name in NAMES.split(' ') {
         planted("pause-before-marks", Warning, |s| {
             let text = |value: u64| format!("NIC statistics:\n     {name}: {value}\n");
             link(s).ethtool = Some([text(7), text(50_007)]);
