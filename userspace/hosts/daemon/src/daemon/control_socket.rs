@@ -384,6 +384,8 @@ impl Handler {
     async fn status(&self) -> Result<Status, String> {
         let failing = self.read(|shared, _| Ok(Readiness::check(Some(shared)).failing)).await?;
         let snapshot = self.shared.snapshot();
+        let reload = snapshot.reload.as_ref();
+        let reload = reload.map(|of| LastReload { at: rfc3339(of.at), refused: of.refused.clone() });
         Ok(Status {
             is_ready: snapshot.is_ready,
             interfaces: snapshot.served.clone(),
@@ -394,10 +396,7 @@ impl Handler {
             config: snapshot.active_override.as_ref().map(|active| active.name.clone()),
             confirm_within_s: snapshot.confirm_until.map(left_s),
             overdue: snapshot.overdue.clone(),
-            reload: snapshot
-                .reload
-                .as_ref()
-                .map(|reload| LastReload { at: rfc3339(reload.at), refused: reload.refused.clone() }),
+            reload,
             repairs: snapshot.repairs.clone(),
             without_group: lock(&self.without_group).clone(),
         })

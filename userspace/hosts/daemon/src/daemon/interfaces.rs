@@ -185,11 +185,8 @@ impl ManagedInterfaces {
     /// Whether an update is needed: an attachment or RDMA device was added or removed, or a retry is due.
     pub(super) fn has_changed(&mut self) -> Result<bool> {
         let now = Instant::now();
-        if self
-            .served
-            .values_mut()
-            .any(|served| served.missing == JOURNAL && served.repairs.due(now) == Due::Now)
-        {
+        let is_due = |served: &mut Served| served.missing == JOURNAL && served.repairs.due(now) == Due::Now;
+        if self.served.values_mut().any(is_due) {
             return Ok(true);
         }
         let tried = self.failing.values().map(|failure| failure.tried);
@@ -228,12 +225,8 @@ impl ManagedInterfaces {
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(|index, _| is_there(index));
         self.warn_absent();
-        let resting = self
-            .failing
-            .iter()
-            .filter(|(_, t)| t.tried.elapsed() < RETRY_DELAY)
-            .map(|(index, _)| *index)
-            .collect();
+        let resting = self.failing.iter().filter(|(_, failure)| failure.tried.elapsed() < RETRY_DELAY);
+        let resting = resting.map(|(index, _)| *index).collect();
         let served = self.served.keys().copied().collect();
         let released = self.released.keys().copied().collect();
         let plan = plan::follow(&self.scope, &host_state, &served, &released, &resting);

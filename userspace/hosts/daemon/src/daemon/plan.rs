@@ -138,12 +138,9 @@ pub(super) fn reload(
             None => {}
         }
     }
-    let needed: BTreeSet<String> = plan
-        .attach
-        .iter()
-        .flat_map(|name| [Some(name.clone()), new.request(name).and_then(|request| request.settings.inline)])
-        .flatten()
-        .collect();
+    let peer = |name: &str| new.request(name).and_then(|request| request.settings.inline);
+    let needed = plan.attach.iter().flat_map(|name| [Some(name.clone()), peer(name)]);
+    let needed: BTreeSet<String> = needed.flatten().collect();
     for attached in host_state.attached.iter().filter(|attached| attached.is_served) {
         if plan.keep.contains(&attached.id) || plan.change.contains(&attached.id) {
             continue;

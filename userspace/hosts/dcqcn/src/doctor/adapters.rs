@@ -110,10 +110,8 @@ const ADAPTERS: [Adapter; 8] = [
 const PARAVIRTUAL: [&str; 6] = ["virtio_net", "vmxnet3", "hv_netvsc", "xen_netfront", "gve", "ena"];
 
 pub(super) fn means(name: &str, meaning: CounterMeaning) -> bool {
-    ADAPTERS
-        .iter()
-        .flat_map(|adapter| adapter.counters)
-        .any(|(of, pattern)| *of == meaning && is(name, pattern))
+    let mut counters = ADAPTERS.iter().flat_map(|adapter| adapter.counters);
+    counters.any(|(of, pattern)| *of == meaning && is(name, pattern))
 }
 
 pub(super) fn of_driver(driver: &str) -> Option<&'static Adapter> {

@@ -210,10 +210,8 @@ impl<'a> Reading<'a> {
     /// Classes that mark and had packets; if none had, classes selected by DSCP.
     fn marking_classes(&self) -> Vec<usize> {
         let marks = |tc: &usize| self.config.wred.get(*tc).is_some_and(|wred| wred.ecn != 0);
-        let used: Vec<usize> = (0..self.config.wred.len())
-            .filter(marks)
-            .filter(|tc| self.seen.class(*tc).packets != 0)
-            .collect();
+        let used = (0..self.config.wred.len()).filter(marks).filter(|tc| self.seen.class(*tc).packets != 0);
+        let used: Vec<usize> = used.collect();
         let chosen = || self.chosen_classes().into_iter().filter(marks).filter(|tc| *tc != self.cnp_class());
         if used.is_empty() { chosen().collect() } else { used }
     }

@@ -25,10 +25,8 @@ impl Import {
     pub(super) fn dump(&mut self, path: &Path, text: &str, port: Option<u8>) -> Result<(), Error> {
         let lines = lines(path, text, &mut self.notes);
         let known = lines.iter().filter(|(name, _)| find_entry(name).is_some());
-        let directories: BTreeSet<String> = known
-            .flat_map(|(_, of_ports)| of_ports.values())
-            .filter_map(|line| line.directory.clone())
-            .collect();
+        let known = known.flat_map(|(_, of_ports)| of_ports.values());
+        let directories: BTreeSet<String> = known.filter_map(|line| line.directory.clone()).collect();
         let mut is_other_port = false;
         for (name, mut of_ports) in lines {
             let Some((&first, Line { at, .. })) = of_ports.first_key_value() else { continue };

@@ -213,10 +213,8 @@ impl Database {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let mut json = serde_json::Deserializer::from_slice(text);
-        let tables = json
-            .deserialize_any(Parts)
-            .and_then(|tables| json.end().map(|()| tables))
-            .map_err(|source| Error::Json { file: file.to_owned(), source })?;
+        let tables = json.deserialize_any(Parts).and_then(|tables| json.end().map(|()| tables));
+        let tables = tables.map_err(|source| Error::Json { file: file.to_owned(), source })?;
         Ok(Self { file: file.to_owned(), tables: tables_of_dump(tables) })
     }
 
@@ -224,12 +222,9 @@ impl Database {
     /// `NAMESPACE|PORT` if several namespaces have a port of that name; so is `asic`, the ASIC of a card.
     pub(super) fn of_port(&self, asic: Option<&str>, port: &str) -> Result<(Cow<'_, Self>, String)> {
         let part = |tables: &Fields| Self { file: self.file.clone(), tables: tables.clone() };
-        let mut parts: Vec<(&str, Self)> = self
-            .tables
-            .iter()
-            .filter(|(name, _)| is_namespace(name))
-            .filter_map(|(name, tables)| Some((name.as_str(), part(tables.as_object()?))))
-            .collect();
+        let parts = self.tables.iter().filter(|(name, _)| is_namespace(name));
+        let parts = parts.filter_map(|(name, tables)| Some((name.as_str(), part(tables.as_object()?))));
+        let mut parts: Vec<(&str, Self)> = parts.collect();
         if parts.is_empty() {
             self.check_alias(port)?;
             let name = self.port_name(port).unwrap_or_else(|| port.to_owned());

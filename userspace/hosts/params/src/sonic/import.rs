@@ -470,11 +470,8 @@ impl<'a> Reader<'a> {
     /// Lists queues of several classes and of none.
     fn shared_and_unused(&mut self, queues: &Queues<'a>, tc_to_queue: &QueueOfClass) {
         for queue in 0..CLASSES {
-            let classes: Vec<String> = (0..)
-                .zip(tc_to_queue)
-                .filter(|(_, of_tc)| **of_tc == Some(queue))
-                .map(|(tc, _): (u8, _)| tc.to_string())
-                .collect();
+            let classes = (0..).zip(tc_to_queue).filter(|(_, of_tc)| **of_tc == Some(queue));
+            let classes: Vec<String> = classes.map(|(tc, _): (u8, _)| tc.to_string()).collect();
             if classes.len() > 1
                 && queues.get(&queue).is_some_and(|row| row.fields().any(|f| f == "wred_profile"))
             {

@@ -186,10 +186,9 @@ impl WorkerState {
     /// Returns to the state before the first unconfirmed override.
     fn revert(&mut self) -> Result<(), Rejection> {
         let former = self.overrides.trial().and_then(|trial| trial.former);
-        let over = former
-            .as_ref()
-            .map(|active| checked_interfaces(&self.overrides.own, &active.name, &active.text))
-            .transpose();
+        let own = &self.overrides.own;
+        let over =
+            former.as_ref().map(|active| checked_interfaces(own, &active.name, &active.text)).transpose();
         let (persisted, over) = match over {
             Ok(over) => (Persisted { active: former, trial: None }, over.unwrap_or_default()),
             Err(rejection) => {

@@ -185,10 +185,8 @@ fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
 
 /// PFC frames that the programs on an interface saw between the two readings.
 fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
-    let seen = snapshot
-        .attached(iface)
-        .and_then(|attached| attached.seen(snapshot))
-        .filter(|seen| seen.is_between_readings);
+    let seen = snapshot.attached(iface).and_then(|attached| attached.seen(snapshot));
+    let seen = seen.filter(|seen| seen.is_between_readings);
     let counted = seen.into_iter().flat_map(|seen| seen.counts.ingress.into_iter().chain(seen.counts.egress));
     counted.filter(|(name, frames)| is_pause(name) && *frames != 0).collect()
 }

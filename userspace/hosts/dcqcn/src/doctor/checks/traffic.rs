@@ -244,10 +244,10 @@ pub(super) fn cnp_dscp(reading: &Reading<'_>) -> Option<Finding> {
     if cnps == 0 || in_class * 20 >= cnps * 19 {
         return None;
     }
-    let rest: Vec<String> = (0..reading.config.wred.len())
-        .filter(|other| *other != tc && reading.seen.class(*other).packets != 0)
-        .map(|other| format!("{} of class {other}", reading.seen.class(other).packets))
-        .collect();
+    let rest = (0..reading.config.wred.len()).filter(|other| *other != tc);
+    let rest =
+        rest.map(|other| (other, reading.seen.class(other).packets)).filter(|(_, packets)| *packets != 0);
+    let rest: Vec<String> = rest.map(|(other, packets)| format!("{packets} of class {other}")).collect();
     let what = format!("CNPs have another DSCP than {dscp}: they wait behind the data");
     let evidence =
         format!("{cnps} CNPs {}, {in_class} packets of class {tc}, {}", reading.seen.when, rest.join(", "));

@@ -63,11 +63,8 @@ impl RoceSeries {
 
     /// Number of packets whose ToS fulfils a condition.
     pub(super) fn arrived_with(&self, is_so: impl Fn(u8) -> bool) -> u32 {
-        self.arrived
-            .tos
-            .iter()
-            .filter(|(tos, _)| is_so(**tos))
-            .fold(0, |all, (_, packets)| all.saturating_add(*packets))
+        let arrived = self.arrived.tos.iter().filter(|(tos, _)| is_so(**tos));
+        arrived.fold(0, |all, (_, packets)| all.saturating_add(*packets))
     }
 }
 

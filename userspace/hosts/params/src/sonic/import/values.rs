@@ -141,10 +141,8 @@ impl<'a> Reader<'a> {
     pub(super) fn map_entries(&mut self, map: &Row<'a>, len: usize, what: &str) -> Result<Vec<Option<u64>>> {
         let mut entries = vec![Some(0); len];
         for field in map.fields() {
-            let index: usize = field
-                .trim()
-                .parse()
-                .map_err(|_| map.field_error(field, format_args!("expected {what}, 0 to {}", len - 1)))?;
+            let refused = |_| map.field_error(field, format_args!("expected {what}, 0 to {}", len - 1));
+            let index: usize = field.trim().parse().map_err(refused)?;
             match entries.get_mut(index) {
                 Some(entry) => *entry = self.value(map, field, 0..=CLASSES as u64 - 1, "a number")?,
                 None => {
