@@ -532,11 +532,8 @@ impl ManagedInterfaces {
                 }
                 // A half-detached interface cannot be managed.
                 if let Err(error) = self.serve(info) {
-                    tracing::warn!(
-                        iface,
-                        error = one_line(&error),
-                        "cannot manage interface until it is detached"
-                    );
+                    let error = one_line(&error);
+                    tracing::warn!(iface, error, "cannot manage interface until it is detached");
                 }
                 return false;
             }

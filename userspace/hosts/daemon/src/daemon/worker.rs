@@ -451,10 +451,8 @@ mod tests {
         let entered = (0..1_000).filter_map(|_| rejection_limit.entry("no".into(), began)).count();
         assert_eq!(entered, 20);
         let later = began + ONE_MORE;
-        assert_eq!(
-            rejection_limit.entry("no".into(), later).as_deref(),
-            Some("no (980 earlier rejections omitted)")
-        );
+        let entry = rejection_limit.entry("no".into(), later);
+        assert_eq!(entry.as_deref(), Some("no (980 earlier rejections omitted)"));
         assert_eq!(rejection_limit.entry("no".into(), later), None);
         // After a long pause, the full burst and no more.
         let rested = later + 1_000 * ONE_MORE;

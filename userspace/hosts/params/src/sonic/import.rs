@@ -475,10 +475,9 @@ impl<'a> Reader<'a> {
             if classes.len() > 1
                 && queues.get(&queue).is_some_and(|row| row.fields().any(|f| f == "wred_profile"))
             {
-                let reason = format!(
-                    "traffic classes {} share the queue, but each has its own virtual queue",
-                    classes.join(", ")
-                );
+                let classes = classes.join(", ");
+                let reason =
+                    format!("traffic classes {classes} share the queue, but each has its own virtual queue");
                 self.unmapped("QUEUE", &format!("{}|{queue}", self.port), &["wred_profile"], reason);
             }
         }

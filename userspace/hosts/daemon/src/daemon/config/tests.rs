@@ -44,10 +44,7 @@ fn settings_at_top_apply_to_all_interfaces() {
     let text = format!("profile = 'paper'\npacer = 'fq'\n[wred.3]\nkmin = '50KB'\nkmax = '200KB'\n{WHOLE}");
     let config = parse("x", &text).unwrap();
     let settings = |iface| config.request(iface).unwrap().settings;
-    assert_eq!(
-        (settings("eth0").profile, settings("eth7").profile),
-        (Some(Profile::Paper), Some(Profile::Paper))
-    );
+    assert_eq!(["eth0", "eth7"].map(|iface| settings(iface).profile), [Some(Profile::Paper); 2]);
     let kmin = |iface| settings(iface).config(None).unwrap().wred[3].kmin_bytes;
     assert_eq!((kmin("eth0"), kmin("eth7")), (100_000, 50_000));
     assert_eq!(config.settings("eth0"), Some(settings("eth0")));

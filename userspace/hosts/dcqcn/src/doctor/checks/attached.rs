@@ -46,12 +46,10 @@ pub(super) fn programs(snapshot: &Snapshot, attached: &Attached) -> Option<Findi
     let (there, missing): (Vec<&str>, Vec<&str>) =
         queried.partition(|hook| attached.running.iter().any(|program| program.hook == *hook));
     if !missing.is_empty() {
-        let what = format!("programs are no longer on {iface}: {}", missing.join(", "));
-        let evidence = format!(
-            "attached with {}; the kernel lists no program of dcqcn at {}",
-            attached.programs.join(", "),
-            missing.join(", ")
-        );
+        let missing = missing.join(", ");
+        let what = format!("programs are no longer on {iface}: {missing}");
+        let programs = attached.programs.join(", ");
+        let evidence = format!("attached with {programs}; the kernel lists no program of dcqcn at {missing}");
         let fix = format!(
             "`dcqcn detach {iface}`, then `dcqcn attach {iface}` with the same options (`dcqcn config show {iface}` \
              prints them)"

@@ -125,10 +125,9 @@ pub(super) fn remote_interrupts(snapshot: &Snapshot, link: &Link) -> Option<Find
     let irq = link.irqs.iter().find(|(_, cpus)| cpus.contains(&far)).map_or(0, |(irq, _)| *irq);
     let what = "interrupts are served on a remote NUMA node: each packet crosses between nodes";
     let evidence = format!("the device is at node {node}, interrupt {irq} at CPU {far}");
-    let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    let cpus = cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let fix = format!(
-        "`echo {} > /proc/irq/{irq}/smp_affinity_list`, likewise for its other interrupts; stop irqbalance first",
-        cpus.join(",")
+        "`echo {cpus} > /proc/irq/{irq}/smp_affinity_list`, likewise for its other interrupts; stop irqbalance first"
     );
     Some(Finding::warning("irq-numa", what, evidence).fix(fix))
 }

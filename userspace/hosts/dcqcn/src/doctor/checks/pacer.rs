@@ -183,16 +183,13 @@ pub(super) fn without_daemon(reading: &Reading<'_>) -> Option<Finding> {
 }
 
 pub(super) fn horizon(reading: &Reading<'_>) -> Option<Finding> {
-    let (dropped, passed) =
-        (reading.seen.egress(Stat::RpHorizonDrop), reading.seen.egress(Stat::RpHorizonPass));
-    let evidence = format!(
-        "{}; {}",
-        reading.seen.list(&[(Stat::RpHorizonDrop, dropped), (Stat::RpHorizonPass, passed)]),
-        reading.params(&["pacing_horizon", "rpg_min_rate"])
-    );
+    let counted = [Stat::RpHorizonDrop, Stat::RpHorizonPass].map(|stat| (stat, reading.seen.egress(stat)));
+    let limits = reading.params(&["pacing_horizon", "rpg_min_rate"]);
+    let evidence = format!("{}; {limits}", reading.seen.list(&counted));
     let what = "senders queue more than their rate can send within the pacing horizon";
     let fix = format!("raise `rpg_min_rate`, or {}", reading.set("pacing_horizon=9s"));
-    (dropped + passed != 0).then(|| Finding::warning("horizon-drop", what, evidence).fix(fix))
+    let is_late = counted.iter().any(|(_, packets)| *packets != 0);
+    is_late.then(|| Finding::warning("horizon-drop", what, evidence).fix(fix))
 }
 
 pub(super) fn tables(reading: &Reading<'_>) -> Option<Finding> {

@@ -132,9 +132,9 @@ pub(super) fn cnps_unpaired(reading: &Reading<'_>) -> Option<Finding> {
         return None;
     }
     let pairs = reading.attached.tables.map_or(0, |tables| tables.pairs);
+    let when = &seen.when;
     let evidence = format!(
-        "{unknown} of {cnps} CNPs {} belong to no known flow, {handled} cut a rate; pairs known: {pairs}",
-        seen.when
+        "{unknown} of {cnps} CNPs {when} belong to no known flow, {handled} cut a rate; pairs known: {pairs}"
     );
     let what = "CNPs arrive, but their flow is unknown";
     let fix = match seen.egress(Stat::RpFromProcess) {
@@ -181,11 +181,8 @@ pub(super) fn cnps_without_cut(reading: &Reading<'_>) -> Option<Finding> {
         return None;
     }
     let counted = [(Stat::RoceCnp, cnps), (Stat::RpCnpHandled, handled), (Stat::RpCnpTooSoon, soon)];
-    let evidence = format!(
-        "{}; {}",
-        seen.list(&counted),
-        reading.params(&["rate_reduce_monitor_period", "rpg_min_dec_fac"])
-    );
+    let limits = reading.params(&["rate_reduce_monitor_period", "rpg_min_dec_fac"]);
+    let evidence = format!("{}; {limits}", seen.list(&counted));
     let fix = reading.set("rate_reduce_monitor_period=40us");
     Some(Finding::warning("cnp-no-cut", "CNPs arrive, but no rate changes", evidence).fix(fix))
 }
@@ -206,10 +203,8 @@ pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
     marking
         .map(|reading| {
             let marked = reading.seen.all(Stat::CpEcnMarked);
-            let evidence = format!(
-                "{marked} packets marked {}, and no CNP came back through any port",
-                reading.seen.when
-            );
+            let when = &reading.seen.when;
+            let evidence = format!("{marked} packets marked {when}, and no CNP came back through any port");
             let what = "packets are marked here, but no CNPs come back";
             Finding::warning("port-unanswered", what, evidence).on(reading.iface).fix(format!(
                 "enable the receivers' notification point (there: `dcqcn attach IFACE`, or the NIC's \

@@ -59,11 +59,8 @@ impl Finding {
 fn absent(prefix: &str, plant: impl FnOnce(&mut Snapshot)) {
     let mut snapshot = healthy();
     plant(&mut snapshot);
-    assert!(
-        found(&snapshot).iter().all(|(id, _)| !id.starts_with(prefix)),
-        "{prefix} in {:?}",
-        found(&snapshot)
-    );
+    let found = found(&snapshot);
+    assert!(found.iter().all(|(id, _)| !id.starts_with(prefix)), "{prefix} in {found:?}");
 }
 
 fn set(snapshot: &mut Snapshot, key: &str, value: &str) {

@@ -265,11 +265,9 @@ pub(super) fn oscillation(class: &MarkingClass<'_>) -> Option<Finding> {
     }
     let flows = bottleneck.flows;
     let what = format!("class {tc} oscillates with {flows} flows and {} of loop delay", time(rtt_ns));
+    let (percent, increase, kmax) = (swing * 100.0, reading.params(&["rpg_ai_rate"]), class.param("kmax"));
     let evidence = format!(
-        "fluid model: the queue's standard deviation is {:.0} % of its mean; {}, {}",
-        swing * 100.0,
-        reading.params(&["rpg_ai_rate"]),
-        class.param("kmax")
+        "fluid model: the queue's standard deviation is {percent:.0} % of its mean; {increase}, {kmax}"
     );
     let fix = format!(
         "{}, and on the senders `dcqcn set IFACE rpg_ai_rate={}`",

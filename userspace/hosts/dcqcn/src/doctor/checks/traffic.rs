@@ -123,12 +123,9 @@ pub(super) fn not_ect(reading: &Reading<'_>, tc: usize) -> Option<Finding> {
     }
     let severity = if class.ect_packets == 0 { Severity::Error } else { Severity::Warning };
     let what = format!("RoCE in class {tc} is Not-ECT: it cannot be marked, so its senders never slow down");
-    let evidence = format!(
-        "{not_ect} of {} packets {} are Not-ECT; {} would have been marked",
-        class.packets,
-        reading.seen.when,
-        reading.seen.all(Stat::CpNotEct)
-    );
+    let (packets, when, unmarked) = (class.packets, &reading.seen.when, reading.seen.all(Stat::CpNotEct));
+    let evidence =
+        format!("{not_ect} of {packets} packets {when} are Not-ECT; {unmarked} would have been marked");
     let fix = set_tos(reading.snapshot, reading.iface, reading.roce_tos());
     Some(Finding::new("not-ect", severity, what, evidence).fix(fix))
 }
@@ -167,11 +164,8 @@ pub(super) fn dscp_without_class(reading: &Reading<'_>) -> Option<Finding> {
     let chosen: Vec<String> = chosen.map(|dscp| format!("dscp_to_tc.{dscp}")).collect();
     let tos = reading.roce_tos();
     let what = format!("RoCE has a DSCP without a separate class: it shares class {rest} with other traffic");
-    let evidence = format!(
-        "{packets} of {all} packets {} in class {rest}; {}",
-        reading.seen.when,
-        reading.params(&chosen)
-    );
+    let (when, chosen) = (&reading.seen.when, reading.params(&chosen));
+    let evidence = format!("{packets} of {all} packets {when} in class {rest}; {chosen}");
     let fix = format!(
         "{}; or map its DSCP (`tcpdump -vni {} udp port 4791` shows it) to a class: {}",
         set_tos(reading.snapshot, reading.iface, tos),
@@ -200,20 +194,13 @@ pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
         if one.config.dscp_to_tc != other.config.dscp_to_tc || tc == other_tc {
             continue;
         }
-        let count = |reading: &Reading<'_>, tc: usize| {
-            format!(
-                "{} packets of class {tc} towards {} {}",
-                reading.seen.class(tc).packets,
-                reading.iface,
-                reading.seen.when
-            )
+        let count = |Reading { iface, seen, .. }: &Reading<'_>, tc: usize| {
+            format!("{} packets of class {tc} towards {iface} {}", seen.class(tc).packets, seen.when)
         };
         let what = format!("RoCE has a different DSCP towards {} than towards {}", one.iface, other.iface);
         let evidence = format!("{}, {}", count(one, *tc), count(other, *other_tc));
-        let fix = format!(
-            "use the same at both ends: {}; a device on the path may also rewrite it",
-            set_tos(snapshot, other.iface, other.roce_tos())
-        );
+        let fix = set_tos(snapshot, other.iface, other.roce_tos());
+        let fix = format!("use the same at both ends: {fix}; a device on the path may also rewrite it");
         findings.push(Finding::warning("dscp-differs", what, evidence).on(other.iface).fix(fix));
     }
     findings
