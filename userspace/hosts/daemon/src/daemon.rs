@@ -164,12 +164,10 @@ impl Signals {
         let all: SigSet =
             [sys::Signal::SIGHUP, sys::Signal::SIGTERM, sys::Signal::SIGINT].into_iter().collect();
         all.thread_unblock().context("cannot unblock signals")?;
-        let on = |kind: SignalKind| -> Result<Signal> { signal(kind).context("cannot watch for signals") };
-        Ok(Self {
-            hangup: on(SignalKind::hangup())?,
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
-        })
+        let on = |kind| signal(kind).context("cannot watch for signals");
+        let [hangup, terminate, interrupt] =
+            [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(on);
+        Ok(Self { hangup: hangup?, terminate: terminate?, interrupt: interrupt? })
     }
 }
 

@@ -179,12 +179,8 @@ impl Model {
         };
         let (b, c) = runs(self.byte_counter);
         let (d, e) = runs(self.increase_period * rate);
-        Terms {
-            cnp: -power_minus_one(self.cnp_interval * rate),
-            alpha: -power_minus_one(self.alpha_period * rate),
-            increases: b + d,
-            additive: c + e,
-        }
+        let [cnp, alpha] = [self.cnp_interval, self.alpha_period].map(|time| -power_minus_one(time * rate));
+        Terms { cnp, alpha, increases: b + d, additive: c + e }
     }
 
     /// Left side of the equation minus the right one, both multiplied by (b + d)(c + e); grows with `p`.

@@ -275,19 +275,14 @@ mod tests {
     use super::*;
 
     fn changes(changes: &[&str]) -> Settings {
-        Settings {
-            changes: changes.iter().map(|change| change.parse().unwrap()).collect(),
-            ..Settings::default()
-        }
+        let changes = changes.iter().map(|change| change.parse().unwrap()).collect();
+        Settings { changes, ..Settings::default() }
     }
 
     #[test]
     fn later_settings_take_precedence() {
-        let file = Settings {
-            role: Some(Role::Switch),
-            flows: Some(1_024),
-            ..changes(&["rpg_ai_rate=10mbit", "wred.3.kmax=1MB"])
-        };
+        let parameters = changes(&["rpg_ai_rate=10mbit", "wred.3.kmax=1MB"]);
+        let file = Settings { role: Some(Role::Switch), flows: Some(1_024), ..parameters };
         let all = file.then(Settings { pacer: Some(PacerChoice::Htb), ..changes(&["rpg_ai_rate=20mbit"]) });
         assert_eq!((all.role, all.flows), (Some(Role::Switch), Some(1_024)));
         assert_eq!(all.pacer, Some(PacerChoice::Htb));
@@ -308,12 +303,9 @@ mod tests {
     /// Settings take precedence, including a 0; others have the detected value.
     #[test]
     fn detected_values_fill_gaps() {
-        let found = DetectedLink {
-            link_rate_bps: Some(25_000_000_000),
-            wire_overhead_bytes: 24,
-            queue_limit_bytes: 100_000,
-            ..DetectedLink::default()
-        };
+        let (link_rate_bps, wire_overhead_bytes, queue_limit_bytes) = (Some(25_000_000_000), 24, 100_000);
+        let found =
+            DetectedLink { link_rate_bps, wire_overhead_bytes, queue_limit_bytes, ..DetectedLink::default() };
         let on = |assigned: &[&str]| {
             let s = changes(assigned).config_on(&found).unwrap().scalars;
             (s.link_rate_bps, s.wire_overhead_bytes)

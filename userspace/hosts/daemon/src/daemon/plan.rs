@@ -275,11 +275,8 @@ mod tests {
                 let ifindex = index as u32 + 1;
                 if there.contains(&index) {
                     let is_ethernet = *name != "lo";
-                    host_state.interfaces.push(Interface {
-                        index: ifindex,
-                        name: (*name).into(),
-                        is_ethernet,
-                    });
+                    let name = (*name).into();
+                    host_state.interfaces.push(Interface { index: ifindex, name, is_ethernet });
                 }
                 if kind != 0 {
                     host_state.attached.push(Attached {
@@ -297,11 +294,8 @@ mod tests {
     }
 
     fn options() -> impl Strategy<Value = ReloadOptions> {
-        (any::<bool>(), any::<bool>()).prop_map(|(explicitly, allow_empty)| ReloadOptions {
-            explicitly,
-            allow_empty,
-            is_revert: false,
-        })
+        let options = |(explicitly, allow_empty)| ReloadOptions { explicitly, allow_empty, is_revert: false };
+        (any::<bool>(), any::<bool>()).prop_map(options)
     }
 
     proptest! {

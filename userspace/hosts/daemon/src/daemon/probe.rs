@@ -66,14 +66,8 @@ pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
     if !has("ingress") || !has("egress") {
         return Ok(None);
     }
-    Ok(Some(Box::new(Prober {
-        port,
-        probe: None,
-        states: HashMap::new(),
-        probed: false,
-        soft_roce: SoftRoce::current(),
-        has_warned: false,
-    })))
+    let (states, soft_roce) = (HashMap::new(), SoftRoce::current());
+    Ok(Some(Box::new(Prober { port, probe: None, states, probed: false, soft_roce, has_warned: false })))
 }
 
 impl Work for Prober {

@@ -19,10 +19,8 @@ use super::*;
 fn scrape() -> Scrape {
     let mut inline = reading("e\"0\\", 20, 0);
     inline.info.inline_peer = Some("eth2".into());
-    Scrape {
-        readings: vec![reading("eth0", 10, 5), inline],
-        unreadable: vec![Failing::new("eth9", "map RP: gone")],
-    }
+    let unreadable = vec![Failing::new("eth9", "map RP: gone")];
+    Scrape { readings: vec![reading("eth0", 10, 5), inline], unreadable }
 }
 
 /// All metrics of a process without a daemon.

@@ -54,8 +54,7 @@ const DRIVERS: [(&str, &str); 8] = [
 const PARAVIRTUAL: [&str; 6] = ["virtio_net", "vmxnet3", "hv_netvsc", "xen_netfront", "gve", "ena"];
 
 pub(super) fn means(name: &str, meaning: CounterMeaning) -> bool {
-    let of = |(of, _): &&(CounterMeaning, &str)| *of == meaning;
-    COUNTERS.iter().filter(of).any(|(_, patterns)| patterns.split(' ').any(|pattern| is(name, pattern)))
+    COUNTERS.iter().any(|(of, names)| *of == meaning && names.split(' ').any(|pattern| is(name, pattern)))
 }
 
 /// The fix that enables DCQCN in the adapter of a known driver.

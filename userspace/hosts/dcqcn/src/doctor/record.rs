@@ -64,11 +64,9 @@ pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
 /// Reads a recording written by [`write()`].
 pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
     let path = dir.join(SNAPSHOT);
-    let text = text(&path)?.ok_or_else(|| Error::File {
-        path: path.clone(),
-        source: io::Error::from_raw_os_error(libc::ENOENT),
-        hint: RECORD_FIRST,
-    })?;
+    let source = io::Error::from_raw_os_error(libc::ENOENT);
+    let missing = || Error::File { path: path.clone(), source, hint: RECORD_FIRST };
+    let text = text(&path)?.ok_or_else(missing)?;
     let json = |source| Error::Json { path: path.clone(), source };
     // Check the version first: unknown fields of another version would be confusing errors.
     let value: serde_json::Value = serde_json::from_str(&text).map_err(json)?;

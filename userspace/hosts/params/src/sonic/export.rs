@@ -72,16 +72,12 @@ pub fn export(config: &Config, port: &str) -> Result<Export> {
 }
 
 fn scheduler(config: &Config, queue: usize) -> Fields {
-    let mut row = Fields::new();
-    match config.queue.get(queue) {
-        Some(of) if of.scheduler == SCHEDULER_STRICT => _ = row.insert("type".into(), "STRICT".into()),
-        Some(of) => {
-            row.insert("type".into(), "DWRR".into());
-            row.insert("weight".into(), of.weight.to_string().into());
-        }
-        None => {}
-    }
-    row
+    let fields = match config.queue.get(queue) {
+        Some(of) if of.scheduler == SCHEDULER_STRICT => vec![("type", "STRICT".to_owned())],
+        Some(of) => vec![("type", "DWRR".to_owned()), ("weight", of.weight.to_string())],
+        None => Vec::new(),
+    };
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value.into())).collect()
 }
 
 fn speed(config: &Config, notes: &mut Vec<String>) -> Option<Value> {

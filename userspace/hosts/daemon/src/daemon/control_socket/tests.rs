@@ -45,12 +45,10 @@ impl Served {
                         let passes = apply.name == "locked";
                         Err(Rejection { passes, ..Rejection::one("refused for a reason") })
                     }
-                    order => Ok(Applied {
-                        name: Some(format!("{order:?}").chars().take(7).collect()),
-                        changed: true,
-                        took_ms: 1,
-                        interfaces: Vec::new(),
-                    }),
+                    order => {
+                        let name = Some(format!("{order:?}").chars().take(7).collect());
+                        Ok(Applied { name, changed: true, took_ms: 1, interfaces: Vec::new() })
+                    }
                 };
                 reply.send(answer).unwrap();
             }

@@ -106,13 +106,8 @@ fn link(snapshot: &mut Snapshot) -> &mut Link {
 }
 
 fn rxe0() -> Rdma {
-    Rdma {
-        name: "rxe0".into(),
-        ifaces: vec!["eth0".into()],
-        hardware: Some(false),
-        connected_qps: Some(2),
-        ..Rdma::default()
-    }
+    let (name, ifaces) = ("rxe0".into(), vec!["eth0".into()]);
+    Rdma { name, ifaces, hardware: Some(false), connected_qps: Some(2), ..Rdma::default() }
 }
 
 #[test]

@@ -135,15 +135,8 @@ fn threshold_faults_are_found() {
     let shaped = |burst_ns, waiting, sent_bytes| {
         move |s: &mut Snapshot| {
             marking(s);
-            let shaper = Shaper {
-                name: "tbf".into(),
-                rate_bps: 20_000_000,
-                burst_ns,
-                samples: 100,
-                waiting,
-                observed_ns: 2_000_000_000,
-                sent_bytes,
-            };
+            let (name, rate_bps, observed_ns) = ("tbf".into(), 20_000_000, 2_000_000_000);
+            let shaper = Shaper { name, rate_bps, burst_ns, samples: 100, waiting, observed_ns, sent_bytes };
             link(s).shaper = Some(shaper);
         }
     };
@@ -368,15 +361,8 @@ fn tunnel_finding_names_interface_to_attach() {
     let sampled = |s: &mut Snapshot, label: &str| link(s).unread_packets = [(label.to_owned(), 120)].into();
     planted("roce-in-tunnel", Warning, |s| {
         sampled(s, "vxlan");
-        let inner = Link {
-            name: "vx0".into(),
-            index: 9,
-            kind: Some("vxlan".into()),
-            lower: Some(link(s).index),
-            up: true,
-            mtu: 1_450,
-            ..Link::default()
-        };
+        let (name, kind, lower) = ("vx0".into(), Some("vxlan".into()), Some(link(s).index));
+        let inner = Link { name, index: 9, kind, lower, up: true, mtu: 1_450, ..Link::default() };
         s.links.push(inner);
     })
     .has(&["attach inside: `dcqcn detach eth0`, `dcqcn attach vx0 --role host`"]);
@@ -515,11 +501,10 @@ fn host_faults_found() {
         s.host.numa_nodes = nodes.clone().into();
         link(s).irqs = (41..45).map(|irq| (irq, vec![2])).collect();
     });
-    let unread = |essential| Unread {
-        what: "the attachments".into(),
-        why: "permission denied".into(),
-        next: "run doctor as root".into(),
-        essential,
+    let unread = |essential| {
+        let [what, why, next] =
+            ["the attachments", "permission denied", "run doctor as root"].map(str::to_owned);
+        Unread { what, why, next, essential }
     };
     planted("unread", Warning, |s| {
         s.attachments.clear();
