@@ -7,7 +7,6 @@
 //! attaches, reads the file, changes and detaches, and may block. Each kind of task (`tasks`) has one thread for
 //! all interfaces.
 
-mod change;
 pub mod config;
 mod control_socket;
 pub(crate) mod depths;

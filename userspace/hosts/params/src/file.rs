@@ -2,19 +2,6 @@
 //!
 //! Settings at the top apply to all interfaces. `[[interface]]` selects interfaces and may override them; it and the
 //! daemon's [`SECTIONS`] are parsed by `dcqcn run`, `attach` and the commands of `config`.
-//!
-//! ```toml
-//! role = "switch"
-//!
-//! [parameters]
-//! link_rate = "200mbit"
-//!
-//! [wred.3]
-//! kmin = "100KB"
-//!
-//! [dscp_to_tc]
-//! 26 = 3
-//! ```
 
 use std::borrow::Cow;
 use std::fmt;

@@ -18,7 +18,6 @@ use dcqcn_netlink::rdma::RdmaDevice;
 use dcqcn_support::causes::one_line;
 
 use self::bypass::ChainWatch;
-use super::change;
 use super::config::Config;
 use super::plan::{self, Attached, Follow, HostState, Interface, Scope};
 use super::repair::{Attempts, Due, Repair};
@@ -26,7 +25,7 @@ use super::tasks::Tasks;
 use super::work::{Port, Settings};
 use crate::error::{Error, Result};
 use crate::shared_state::SharedState;
-pub(super) use reload::Rejection;
+pub(super) use reload::{Rejection, revert};
 
 /// Interval between attempts to manage an interface. Not at every link change, as an attempt causes changes itself.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -119,7 +118,7 @@ pub(super) struct ManagedInterfaces {
 impl ManagedInterfaces {
     pub(super) fn new(scope: Scope, shared: Arc<SharedState>, socket: Option<PauseSocket>) -> Result<Self> {
         free(|_| false);
-        if let Err(error) = change::revert() {
+        if let Err(error) = revert() {
             tracing::warn!(error = one_line(&error), "cannot revert unconfirmed changes");
         }
         let tasks = Tasks::start(Settings::new(shared.depth_samples(), socket))?;
@@ -496,7 +495,7 @@ impl ManagedInterfaces {
         } else if let Scope::File(config) = &self.scope
             && let Some(request) = config.request(iface)
         {
-            change::set(&change::revised(&request, info)?.into_iter().collect::<Vec<_>>())?;
+            reload::set(&reload::revised(&request, info)?.into_iter().collect::<Vec<_>>())?;
         }
         tracing::info!(iface, pacer = info.pacer, "taken over");
         self.begin(info.clone(), claim)

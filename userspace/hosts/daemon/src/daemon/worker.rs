@@ -17,6 +17,7 @@ use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tokio::sync::watch::Sender;
 
+use super::Source;
 use super::config::Config;
 use super::interfaces::{self, ManagedInterfaces, Rejection};
 use super::log::Log;
@@ -24,7 +25,6 @@ use super::manager::notify;
 use super::plan::{ReloadOptions, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
-use super::{Source, change};
 use crate::error::Result;
 use crate::shared_state::{Reloaded, SharedState, Snapshot};
 use overrides::Overrides;
@@ -227,7 +227,7 @@ impl WorkerState {
     }
 
     fn revert_overdue(&mut self) {
-        self.failures.log("cannot revert unconfirmed changes", change::revert());
+        self.failures.log("cannot revert unconfirmed changes", interfaces::revert());
     }
 
     fn follow(&mut self) {

@@ -1,14 +1,14 @@
-//! Switching to another configuration, on all interfaces or none.
+//! Switching to another configuration, and changing parameters of attachments, on all interfaces or none.
 
 use std::fmt;
 
-use dcqcn_loader::attach::{self, Request, Which};
+use dcqcn_common::params::Config as Parameters;
+use dcqcn_loader::attach::{self, Info, Request, Which};
 use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_telemetry::audit;
 
 use super::{DROPPED, ManagedInterfaces, attach_all, batch_size, free_broken, log_attached};
-use crate::daemon::change::{self, NewConfig};
 use crate::daemon::config::Config;
 use crate::daemon::plan::{self, Interface, Reload, ReloadOptions, Scope};
 use crate::error::{Error, Result};
@@ -92,7 +92,7 @@ impl ManagedInterfaces {
         }
         let mut changes = Vec::new();
         for info in infos.iter().filter(|info| plan.change.contains(&info.id())) {
-            match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
+            match new.request(&info.iface).map(|request| revised(&request, info)).transpose() {
                 Ok(change) => changes.extend(change.flatten()),
                 // Interfaces that failed before the reload may still fail; `follow` reports them again.
                 Err(_) if self.failing.contains_key(&info.ifindex) => {}
@@ -153,7 +153,7 @@ impl ManagedInterfaces {
             }
         }
         if rejection.why.is_empty()
-            && let Err(error) = change::set(changes)
+            && let Err(error) = set(changes)
         {
             rejection.add(&error);
         }
@@ -172,4 +172,48 @@ impl ManagedInterfaces {
         }
         Err(rejection)
     }
+}
+
+/// An interface and its new parameters.
+type NewConfig = (String, Parameters);
+
+/// The change that `request` implies for an existing attachment, if any.
+pub(super) fn revised(request: &Request, info: &Info) -> Result<Option<NewConfig>> {
+    let running = attach::open(&info.iface)?.maps.params()?.config;
+    let wanted = attach::revise(request, info, &running)?;
+    Ok((wanted != running).then(|| (info.iface.clone(), wanted)))
+}
+
+/// Applies parameters on all interfaces or none, and records them in the audit log.
+///
+/// # Errors
+/// The parameters are rejected; nothing is changed.
+pub(super) fn set(changes: &[NewConfig]) -> Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let ifaces: Vec<&str> = changes.iter().map(|(iface, _)| iface.as_str()).collect();
+    let edit = |info: &Info, config: &mut Parameters| -> Result<(), attach::Error> {
+        if let Some((_, wanted)) = changes.iter().find(|(iface, _)| *iface == info.iface) {
+            *config = *wanted;
+        }
+        Ok(())
+    };
+    let done = audit::change(&ifaces, audit::ChangeMode::Lasting, edit)
+        .map_err(|refused| Error::Refused { iface: refused.iface, source: refused.error })?;
+    for change in done {
+        tracing::info!(iface = change.iface, changes = audit::differences(&change), "parameters changed");
+    }
+    Ok(())
+}
+
+/// Reverts changes not confirmed in time.
+pub(in crate::daemon) fn revert() -> Result<()> {
+    let failed = audit::revert_and_report(Which::Overdue, "change not confirmed in time")?;
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let failed: Vec<String> =
+        failed.iter().map(|failed| format!("{}: {}", failed.iface, failed.error)).collect();
+    Err(Error::NotReverted { failed: failed.join("; ") })
 }
