@@ -197,6 +197,12 @@ pub(super) enum Number {
     Is(u64),
 }
 
+impl Number {
+    pub(super) const fn value(self) -> Option<u64> {
+        if let Self::Is(value) = self { Some(value) } else { None }
+    }
+}
+
 /// A row of a table, with accessors of its fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a> {

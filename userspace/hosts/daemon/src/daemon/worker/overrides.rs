@@ -338,7 +338,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
             let reasons = ["does not allow", "bounds", "accepts no remote"];
             assert!(reasons.iter().any(|reason| error.contains(reason)), "{error}");
         }
-        std::fs::write(&path, "{").unwrap();
+        fs::write(&path, "{").unwrap();
         assert_eq!(begin(own).0.active(), None);
     }
 

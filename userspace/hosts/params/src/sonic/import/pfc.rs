@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         let merged = self.merged;
         let Some(row) = self.only_row("PFC_WD", &merged.watchdog)? else { return Ok(false) };
         for (field, key, most_ms) in TIMES {
-            if let Some(ms) = self.value(&row, field, 1..=most_ms, "milliseconds")? {
+            if let Some(ms) = self.number(&row, field, 1..=most_ms, "milliseconds")?.value() {
                 self.set(&row, field, key, ms * NS_PER_MS)?;
             }
         }
@@ -232,11 +232,11 @@ impl<'a> Reader<'a> {
         };
         let mut known = NOT_LISTED.to_vec();
         if is_lossless {
-            let below = self.value(&profile, XON_OFFSET, 0..=MAX_BYTES, "bytes")?;
-            let limit = self.value(&profile, "static_th", 0..=MAX_BYTES, "bytes")?;
+            let below = self.number(&profile, XON_OFFSET, 0..=MAX_BYTES, "bytes")?.value();
+            let limit = self.number(&profile, "static_th", 0..=MAX_BYTES, "bytes")?.value();
             for (field, parameter) in PROFILE_FIELDS {
                 known.push(field);
-                let value = self.value(&profile, field, 0..=MAX_BYTES, "bytes")?;
+                let value = self.number(&profile, field, 0..=MAX_BYTES, "bytes")?.value();
                 let value = match (limit, below) {
                     _ if field != "xon" => value,
                     // In SAI, neighbours resume at the larger one of both.

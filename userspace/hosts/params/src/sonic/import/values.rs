@@ -62,20 +62,6 @@ impl<'a> Reader<'a> {
         Ok(number)
     }
 
-    /// As [`Self::number`]; `None` if it is not in range.
-    pub(super) fn value(
-        &mut self,
-        row: &Row<'a>,
-        field: &str,
-        range: RangeInclusive<u64>,
-        what: &str,
-    ) -> Result<Option<u64>> {
-        match self.number(row, field, range, what)? {
-            Number::Is(value) => Ok(Some(value)),
-            Number::Absent | Number::Outside => Ok(None),
-        }
-    }
-
     pub(super) fn marking(&mut self, profile: &Row<'a>) -> Result<Marking> {
         const MODES: &str = "ecn_none, ecn_green, ecn_yellow, ecn_red, ecn_green_yellow, ecn_green_red, ecn_yellow_red, ecn_all";
         let mode = profile.text("ecn")?.unwrap_or_else(|| "ecn_none".into());
@@ -98,7 +84,7 @@ impl<'a> Reader<'a> {
         let min = self.number(profile, min_field, 1..=max_bytes, "bytes")?;
         let max = self.number(profile, max_field, 1..=max_bytes, "bytes")?;
         let percent = self.number(profile, percent_field, 0..=100, "a percentage")?;
-        let limit = self.value(profile, "green_max_threshold", 0..=max_bytes, "bytes")?;
+        let limit = self.number(profile, "green_max_threshold", 0..=max_bytes, "bytes")?.value();
         let limit_bytes = limit.filter(|_| separate.is_some());
         let missing =
             |field| profile.error(format_args!("{field} is missing: required, as ecn marks green packets"));
@@ -144,7 +130,7 @@ impl<'a> Reader<'a> {
             let refused = |_| map.field_error(field, format_args!("expected {what}, 0 to {}", len - 1));
             let index: usize = field.trim().parse().map_err(refused)?;
             match entries.get_mut(index) {
-                Some(entry) => *entry = self.value(map, field, 0..=CLASSES as u64 - 1, "a number")?,
+                Some(entry) => *entry = self.number(map, field, 0..=CLASSES as u64 - 1, "a number")?.value(),
                 None => {
                     let reason = format!("`{index}` is out of range: 0 to {} ({what})", len - 1);
                     self.skip(map, &[field], reason);
