@@ -12,27 +12,15 @@ use dcqcn_netlink::rdma::RdmaPort;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_telemetry::Reading;
 
-use crate::depths::Depths;
+use crate::daemon::depths::Depths;
 use crate::metrics::Scrape;
 use crate::shared_state::SharedState;
 
-/// Where the kernel lists RDMA devices.
 const RDMA: &str = "/sys/class/infiniband";
 /// Drivers' names of retransmission and time-out counters: mlx5, irdma and soft-RoCE.
-const RDMA_ERRORS: [&str; 12] = [
-    "implied_nak_seq_err",
-    "local_ack_timeout_err",
-    "packet_seq_err",
-    "out_of_sequence",
-    "rnr_nak_retry_err",
-    "roce_adp_retrans",
-    "roce_slow_restart",
-    "RetransSegs",
-    "retry_exceeded_err",
-    "retry_rnr_exceeded_err",
-    "completer_retry_err",
-    "rcvd_seq_err",
-];
+const RDMA_ERRORS: &str = "implied_nak_seq_err local_ack_timeout_err packet_seq_err out_of_sequence rnr_nak_retry_err \
+                           roce_adp_retrans roce_slow_restart RetransSegs retry_exceeded_err retry_rnr_exceeded_err \
+                           completer_retry_err rcvd_seq_err";
 
 /// Reads the counters of every interface attached in this network namespace.
 pub(crate) fn read(shared: &SharedState) -> Health {
@@ -97,7 +85,6 @@ fn interface_drops() -> BTreeMap<u32, u64> {
     statistics.into_iter().map(|(ifindex, statistics)| (ifindex, statistics.dropped)).collect()
 }
 
-/// The RDMA devices on one interface.
 struct Rdma {
     /// Retransmissions and time-outs; unreadable counters are ignored.
     errors: u64,
@@ -105,7 +92,6 @@ struct Rdma {
     queue_pairs: Option<u64>,
 }
 
-/// The RDMA devices by interface.
 fn rdma() -> BTreeMap<u32, Rdma> {
     let mut found: BTreeMap<u32, Rdma> = BTreeMap::new();
     let Ok(netlink) = Netlink::connect() else { return found };
@@ -123,7 +109,7 @@ fn rdma() -> BTreeMap<u32, Rdma> {
 /// Retransmissions and time-outs of one port, below a directory such as `/sys/class/infiniband`.
 fn port_errors(devices: &Path, device: &str, port: u32) -> u64 {
     let counters = devices.join(device).join(format!("ports/{port}/hw_counters"));
-    RDMA_ERRORS.iter().filter_map(|name| number(&counters.join(name))).sum()
+    RDMA_ERRORS.split(' ').filter_map(|name| number(&counters.join(name))).sum()
 }
 
 fn number(path: &Path) -> Option<u64> {

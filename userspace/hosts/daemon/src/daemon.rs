@@ -7,25 +7,20 @@
 //! attaches, reads the file, changes and detaches, and may block. Each kind of task (`tasks`) has one thread for
 //! all interfaces.
 
-mod age;
-mod backlog;
-mod change;
 pub mod config;
 mod control_socket;
-mod depths;
-mod events;
+pub(crate) mod depths;
 mod host_congestion;
 mod interfaces;
 pub mod log;
 mod manager;
-mod pacer;
 mod pairs;
-mod pfc_tx;
 mod plan;
 mod probe;
 pub mod repair;
 mod serving;
 mod tasks;
+mod upkeep;
 mod watch;
 mod watchdog;
 mod work;
@@ -156,7 +151,6 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     ended
 }
 
-/// External inputs: signals and notifications.
 struct Signals {
     hangup: Signal,
     terminate: Signal,
@@ -169,12 +163,10 @@ impl Signals {
         let all: SigSet =
             [sys::Signal::SIGHUP, sys::Signal::SIGTERM, sys::Signal::SIGINT].into_iter().collect();
         all.thread_unblock().context("cannot unblock signals")?;
-        let on = |kind: SignalKind| -> Result<Signal> { signal(kind).context("cannot watch for signals") };
-        Ok(Self {
-            hangup: on(SignalKind::hangup())?,
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
-        })
+        let on = |kind| signal(kind).context("cannot watch for signals");
+        let [hangup, terminate, interrupt] =
+            [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(on);
+        Ok(Self { hangup: hangup?, terminate: terminate?, interrupt: interrupt? })
     }
 }
 
@@ -188,7 +180,6 @@ struct EventLoop {
 impl EventLoop {
     /// Runs until shutdown. The worker has then ended, or is abandoned.
     async fn serve(self, mut signals: Signals, mut ended: oneshot::Receiver<Result<()>>) -> Result<()> {
-        // systemd's watchdog interval.
         let watchdog = sd_notify::watchdog_enabled();
         let mut tick = interval(watchdog.map_or(TICK, |watchdog| TICK.min(watchdog / 2)));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

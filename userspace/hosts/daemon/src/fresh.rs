@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
 
-/// Maximum age of a value.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// A value at most a second old, read once at a time. Concurrent requests wait for the same read.
@@ -21,9 +20,6 @@ impl<T> Default for Fresh<T> {
 
 impl<T: Clone + Send + 'static> Fresh<T> {
     /// The value; if it is stale, `read` runs on a separate thread.
-    ///
-    /// # Errors
-    /// `read` panicked.
     pub(crate) async fn get(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
         let mut cached = Arc::clone(&self.0).lock_owned().await;
         if let Some((_, value)) = cached.as_ref().filter(|(at, _)| at.elapsed() < MAX_AGE) {

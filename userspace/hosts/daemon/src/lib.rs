@@ -2,14 +2,11 @@
 
 mod counts;
 pub mod daemon;
-mod depths;
 mod error;
 mod fresh;
 pub mod hangup;
-mod last_reading;
 pub mod metrics;
 pub mod pairing;
-mod rdma_view;
 mod shared_state;
 mod snapshot_cache;
 

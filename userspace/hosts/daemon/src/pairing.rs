@@ -14,9 +14,6 @@ use dcqcn_support::clock::monotonic_ns;
 use crate::Error;
 
 /// Adds a pair, and logs the event as the programs do for learned pairs.
-///
-/// # Errors
-/// The table is full, or cannot be written.
 pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error> {
     maps.set_pair(id, pair)?;
     maps.record(EventKind::FlowPaired, *id, monotonic_ns(), [pair.qpn.into(), pair.source.into()])

@@ -9,7 +9,7 @@ use dcqcn_control_api::{Failing, Override};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::sync::lock;
 
-use crate::depths::DepthSamples;
+use crate::daemon::depths::DepthSamples;
 
 /// Time limit of a worker's step, as a multiple of a task's: the verifier takes a second on most machines, and a minute
 /// on an emulated one. A restart would only run it again.
@@ -30,14 +30,11 @@ pub(crate) struct Snapshot {
     pub(crate) bypassed: Vec<Failing>,
     /// Entries of the file that match no interface.
     pub(crate) absent: Vec<String>,
-    /// Repairs of each managed interface.
     pub(crate) repairs: BTreeMap<String, u64>,
     /// Interfaces still to be attached.
     pub(crate) waiting: usize,
-    /// Result of the last reload.
     pub(crate) reload: Option<Reloaded>,
     pub(crate) active_override: Option<Override>,
-    /// Deadline of its confirmation.
     pub(crate) confirm_until: Option<Instant>,
     /// Why it could not be reverted after that.
     pub(crate) overdue: Option<String>,
@@ -75,12 +72,10 @@ impl Default for SharedState {
 }
 
 impl SharedState {
-    /// Current state of the daemon.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&lock(&self.snapshot))
     }
 
-    /// Samples of queues and flows.
     pub(crate) fn depth_samples(&self) -> Arc<DepthSamples> {
         Arc::clone(&self.depth_samples)
     }
@@ -120,12 +115,10 @@ impl SharedState {
         shared
     }
 
-    /// Publishes the state of the daemon.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         *lock(&self.snapshot) = Arc::new(snapshot);
     }
 
-    /// Publishes the tasks' health.
     pub(crate) fn set_tasks(&self, tasks: Tasks) {
         *lock(&self.tasks) = tasks;
     }
@@ -140,7 +133,6 @@ impl SharedState {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the worker must start nothing more.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }

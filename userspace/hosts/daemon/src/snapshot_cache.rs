@@ -30,14 +30,12 @@ const LOG_BYTES: u64 = 256 << 10;
 /// Maximum length of a text from the log, in characters.
 const MAX_TEXT_CHARS: usize = 500;
 
-/// The QPs of an interface.
 struct Table {
     read_at: Instant,
     reading: Reading,
     busiest: Vec<Qp>,
 }
 
-/// The last readings.
 #[derive(Default)]
 pub(crate) struct SnapshotCache {
     all: Option<(Instant, Snapshot)>,
@@ -47,7 +45,6 @@ pub(crate) struct SnapshotCache {
 }
 
 impl SnapshotCache {
-    /// Current snapshots of the interfaces.
     pub(crate) fn snapshot(
         &mut self,
         shared: &SharedState,
@@ -191,10 +188,8 @@ mod tests {
     #[test]
     fn snapshot_lists_classes_in_use() {
         let seen = interface_snapshot(&reading("eth0", 1_000, 3), Counts::default());
-        assert_eq!(
-            (seen.role.as_str(), seen.pacer.as_str(), seen.line_rate_bps),
-            ("host", "fq", 1_000_000_000)
-        );
+        assert_eq!([seen.role.as_str(), seen.pacer.as_str()], ["host", "fq"]);
+        assert_eq!(seen.line_rate_bps, 1_000_000_000);
         let class = seen.classes.iter().find(|class| class.tc == 3).unwrap();
         assert_eq!((class.packets, class.marked_packets), (25_000, 1_000));
         assert!(class.depth_bytes.abs_diff(90_000) <= 1 && class.kmin_bytes < class.kmax_bytes, "{class:?}");
@@ -213,12 +208,8 @@ mod tests {
     #[test]
     fn excessive_qp_request_rejected() {
         let request = SnapshotRequest { busiest_of: None, most: MAX_QPS + 1 };
-        assert!(
-            SnapshotCache::default()
-                .snapshot(&SharedState::sample(), &request)
-                .unwrap_err()
-                .contains("is out of range: 0 to 64")
-        );
+        let refused = SnapshotCache::default().snapshot(&SharedState::sample(), &request).unwrap_err();
+        assert!(refused.contains("is out of range: 0 to 64"));
     }
 
     #[test]
@@ -230,10 +221,7 @@ mod tests {
         }))
         .unwrap();
         let reported = change(&entry).unwrap();
-        assert_eq!(
-            (reported.kind.as_str(), reported.new.as_str(), reported.by.as_str()),
-            ("changed", "100KB", "ada as root")
-        );
+        assert_eq!([&*reported.kind, &*reported.new, &*reported.by], ["changed", "100KB", "ada as root"]);
         assert!(!serde_json::to_string(&reported).unwrap().contains("secret"));
         let long = "x".repeat(10_000);
         let refused = change(&Entry { event: Event::Refused { refused: long }, ..entry.clone() }).unwrap();

@@ -2,19 +2,6 @@
 //!
 //! Settings at the top apply to all interfaces. `[[interface]]` selects interfaces and may override them; it and the
 //! daemon's [`SECTIONS`] are parsed by `dcqcn run`, `attach` and the commands of `config`.
-//!
-//! ```toml
-//! role = "switch"
-//!
-//! [parameters]
-//! link_rate = "200mbit"
-//!
-//! [wred.3]
-//! kmin = "100KB"
-//!
-//! [dscp_to_tc]
-//! 26 = 3
-//! ```
 
 use std::borrow::Cow;
 use std::fmt;
@@ -317,7 +304,6 @@ pub fn parse_flows(text: &str) -> Result<u32, String> {
     flows.ok_or_else(|| format!("flows = {text} is out of range: {low} to {high}"))
 }
 
-/// Text of a scalar value.
 fn scalar(value: &Value<'_>) -> Option<String> {
     match value.get_ref() {
         DeValue::String(text) => Some(text.to_string()),

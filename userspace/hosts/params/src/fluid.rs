@@ -12,13 +12,24 @@
 //!
 //! with rates in packets per second and B in packets. A disabled counter or timer drops its two terms. The queue
 //! follows from p by the marking curve. The model covers the `paper` machine and infinite flows only.
+//!
+//! Its stability follows from the delay differential equations of the same section, with p and R (packets per second)
+//! delayed by one loop delay,
+//!
+//! ```text
+//! dq/dt  = N R_C - C, not below q = 0
+//! dα/dt  = g/τ' (1 - (1-p)^(τ'R) - α)
+//! dR_T/dt = -(R_T - R_C) a/τ + R_AI R (c + e)
+//! dR_C/dt = -R_C α/(2τ) a + (R_T - R_C)/2 R (b + d)
+//! ```
+//!
+//! solved by Euler's method. It starts near the fixed point, 5 % too fast, and marks as WRED does, with the jump to 1
+//! above Kmax, which the paper's linear stability analysis around the fixed point omits.
 
-mod trajectory;
+use std::collections::VecDeque;
 
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER, WredConfig};
 use serde::Serialize;
-
-pub use trajectory::{SteadyState, steady_state};
 
 /// Bulk flows that share a link.
 #[derive(Clone, Copy, Debug)]
@@ -100,16 +111,16 @@ impl FixedPoint {
 
 /// Parameters of a bottleneck in the model's units.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Model {
+struct Model {
     /// N.
-    pub(super) flows: f64,
+    flows: f64,
     /// C/N, packets per second.
-    pub(super) rate: f64,
+    rate: f64,
     /// R_AI, packets per second.
-    pub(super) ai_rate: f64,
+    ai_rate: f64,
     /// tau, tau' and T, s; T is 0 if the timer is off.
-    pub(super) cnp_interval: f64,
-    pub(super) alpha_period: f64,
+    cnp_interval: f64,
+    alpha_period: f64,
     increase_period: f64,
     /// B, packets; 0 if the counter is off.
     byte_counter: f64,
@@ -119,20 +130,20 @@ pub(super) struct Model {
 
 /// The model's terms for one marking probability and rate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+struct Terms {
     /// a: the fraction of CNP intervals with a CNP.
-    pub(super) cnp: f64,
+    cnp: f64,
     /// Limit of alpha.
-    pub(super) alpha: f64,
+    alpha: f64,
     /// b + d: increases per packet.
-    pub(super) increases: f64,
+    increases: f64,
     /// c + e: increases beyond fast recovery.
-    pub(super) additive: f64,
+    additive: f64,
 }
 
 impl Model {
     /// `None` if the model does not apply: see [`fixed_point`].
-    pub(super) fn new<'c>(bottleneck: &Bottleneck<'c>) -> Option<(Self, &'c WredConfig)> {
+    fn new<'c>(bottleneck: &Bottleneck<'c>) -> Option<(Self, &'c WredConfig)> {
         let wred = bottleneck.marking()?;
         let &Bottleneck { config: Config { scalars, .. }, link_bps, flows, packet_bytes, .. } = bottleneck;
         if scalars.rpg_time_reset_ns == 0 && scalars.rpg_byte_reset_bytes == 0 {
@@ -153,7 +164,7 @@ impl Model {
     }
 
     /// The terms at marking probability `p`, 0 to less than 1, and `rate`, packets per second.
-    pub(super) fn terms(&self, p: f64, rate: f64) -> Terms {
+    fn terms(&self, p: f64, rate: f64) -> Terms {
         // (1-p)^x - 1 and (1-p)^x, without losing the digits of a small p.
         let log = (-p).ln_1p();
         let power_minus_one = |x: f64| (x * log).exp_m1();
@@ -168,12 +179,8 @@ impl Model {
         };
         let (b, c) = runs(self.byte_counter);
         let (d, e) = runs(self.increase_period * rate);
-        Terms {
-            cnp: -power_minus_one(self.cnp_interval * rate),
-            alpha: -power_minus_one(self.alpha_period * rate),
-            increases: b + d,
-            additive: c + e,
-        }
+        let [cnp, alpha] = [self.cnp_interval, self.alpha_period].map(|time| -power_minus_one(time * rate));
+        Terms { cnp, alpha, increases: b + d, additive: c + e }
     }
 
     /// Left side of the equation minus the right one, both multiplied by (b + d)(c + e); grows with `p`.
@@ -196,6 +203,68 @@ impl Model {
 pub fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
     let (model, wred) = Model::new(bottleneck)?;
     Some(FixedPoint::new(wred, model.marking_probability()))
+}
+
+/// Depth of the model's queue in its steady state or oscillation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SteadyState {
+    /// Mean over time.
+    pub mean_bytes: f64,
+    /// Standard deviation.
+    pub deviation_bytes: f64,
+}
+
+/// Simulated time; only the second half is evaluated.
+const DURATION: f64 = 0.3;
+/// Step: a quarter of the shortest loop delay of interest, a fiftieth of the timers.
+const STEP: f64 = 1e-6;
+/// Above this, the logarithm of 1-p diverges, and all packets are marked anyway.
+const ALL: f64 = 0.999_999;
+
+/// Steady state of the bottleneck with a control loop delay of `loop_delay_ns`: the fixed point, or an oscillation
+/// around it.
+///
+/// `None` as for [`fixed_point`].
+pub fn steady_state(bottleneck: &Bottleneck<'_>, loop_delay_ns: u64) -> Option<SteadyState> {
+    let (model, wred) = Model::new(bottleneck)?;
+    // g, from the parameter in 1/1024.
+    let gain = 1.0 - bottleneck.config.scalars.dce_tcp_g as f64 / 1_024.0;
+    let packet = bottleneck.packet_bytes as f64;
+    let (kmin, kmax) = (wred.kmin_bytes as f64 / packet, wred.kmax_bytes as f64 / packet);
+    let pmax = wred.pmax_ppm as f64 / 1e6;
+    let marks = |queue: f64| match queue {
+        queue if queue <= kmin => 0.0,
+        queue if queue <= kmax => (queue - kmin) / (kmax - kmin) * pmax,
+        _ => 1.0,
+    };
+    let flows = model.flows;
+    let link = model.rate * flows;
+    let lag = (loop_delay_ns as f64 / 1e9 / STEP).round() as usize;
+    let (mut current, mut target, mut alpha, mut queue) = (1.05 * model.rate, 1.05 * model.rate, 0.2, kmin);
+    let mut past: VecDeque<(f64, f64)> = vec![(0.0, current); lag + 1].into();
+    let steps = (DURATION / STEP) as usize;
+    let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for step in 0..steps {
+        past.push_back((marks(queue), current));
+        let (p, rate) = past.pop_front().unwrap_or((0.0, current));
+        let terms = model.terms(p.min(ALL), rate);
+        let gap = target - current;
+        let cut_rate = terms.cnp / model.cnp_interval;
+        target += STEP * (model.ai_rate * rate * terms.additive - gap * cut_rate);
+        current += STEP * (gap / 2.0 * rate * terms.increases - current * alpha / 2.0 * cut_rate);
+        alpha += STEP * gain / model.alpha_period * (terms.alpha - alpha);
+        target = target.min(link);
+        current = current.clamp(link * 1e-4, link);
+        queue = (queue + STEP * (flows * current - link)).max(0.0);
+        if step >= steps / 2 {
+            count += 1.0;
+            sum += queue;
+            squares += queue * queue;
+        }
+    }
+    let mean = sum / count;
+    let variance = (squares / count - mean * mean).max(0.0);
+    Some(SteadyState { mean_bytes: mean * packet, deviation_bytes: variance.sqrt() * packet })
 }
 
 #[cfg(test)]
@@ -226,11 +295,8 @@ mod tests {
     fn check(expected: &[f64], digits: i32, what: &str, value: impl Fn(u64) -> f64) {
         for (&expected, flows) in expected.iter().zip(FLOWS) {
             let value = value(flows);
-            let half = 0.5 * 10f64.powi(-digits);
-            assert!(
-                (value - expected).abs() <= half * 1.02,
-                "{what}, {flows} flows: {value}, expected {expected}"
-            );
+            let is_close = (value - expected).abs() <= 0.51 * 10f64.powi(-digits);
+            assert!(is_close, "{what}, {flows} flows: {value}, expected {expected}");
         }
     }
 
@@ -337,5 +403,34 @@ mod tests {
         for config in [firmware, unmarked] {
             assert_eq!(fixed_point(&Bottleneck { config: &config, ..of }), None);
         }
+    }
+
+    /// Deviation over mean.
+    fn variation(flows: u64, loop_delay_ns: u64, kmax_bytes: u64, pmax_ppm: u64) -> f64 {
+        let mut config = Config::DEFAULT;
+        (config.wred[3].kmax_bytes, config.wred[3].pmax_ppm) = (kmax_bytes, pmax_ppm);
+        let bottleneck =
+            Bottleneck { config: &config, tc: 3, link_bps: 40_000_000_000, flows, packet_bytes: 1_000 };
+        let SteadyState { mean_bytes, deviation_bytes } = steady_state(&bottleneck, loop_delay_ns).unwrap();
+        deviation_bytes / mean_bytes
+    }
+
+    /// The paper's figures: with 85 us 10 flows oscillate, 2 and 64 do not; with 4 us none do. Its analysis uses the
+    /// slope of the marking curve without its end.
+    #[test]
+    fn endless_ramp_stability_not_monotonic() {
+        let ramp = |flows, delay| variation(flows, delay, 19_505_000, 1_000_000);
+        for flows in [2, 10, 64] {
+            assert!(ramp(flows, 4_000) < 0.01, "{flows}");
+        }
+        assert!(ramp(2, 85_000) < 0.1);
+        assert!(ramp(10, 85_000) > 0.5);
+        assert!(ramp(64, 85_000) < 0.01);
+    }
+
+    #[test]
+    fn kmax_jump_unsettles_many_flows() {
+        assert!(variation(64, 85_000, 200_000, 10_000) > 1.0);
+        assert!(variation(10, 4_000, 200_000, 10_000) < 0.01);
     }
 }

@@ -1,7 +1,7 @@
 //! Groups of parameters, and the parameters of a profile.
 
 use clap::ValueEnum;
-use dcqcn_common::params::{Config, Quantity, QueueConfig, Spec, Unit};
+use dcqcn_common::params::{Config, Quantity, QueueConfig, Scalars, Spec, Unit};
 
 use super::key::Key;
 use super::profile::{Profile, ProfileError};
@@ -21,52 +21,20 @@ pub enum Group {
 }
 
 /// Parameters of [`Group::Wred`] outside the tables.
-const WRED: [&str; 8] = [
-    "cp_enable",
-    "fast_cnp",
-    "drop_not_ect",
-    "priority_major",
-    "queues",
-    "queue_source",
-    "trim_dscp_value",
-    "trim_share",
-];
-const NP: [&str; 10] = [
-    "np_enable",
-    "min_time_between_cnps",
-    "np_window",
-    "cnp_limit",
-    "cnp_rate",
-    "np_other_host",
-    "np_host_congestion",
-    "cnp_dscp",
-    "cnp_802p_prio",
-    "trim_nak",
-];
-const LINK: [&str; 8] = [
-    "link_rate",
-    "wire_overhead",
-    "ect_enable",
-    "roce_dscp",
-    "event_rate",
-    "pfc_wd_detection_time",
-    "pfc_wd_restoration_time",
-    "pfc_wd_action",
-];
+const WRED: &str =
+    "cp_enable fast_cnp drop_not_ect priority_major queues queue_source trim_dscp_value trim_share";
+const NP: &str = "np_enable min_time_between_cnps np_window cnp_limit cnp_rate np_other_host np_host_congestion \
+                  cnp_dscp cnp_802p_prio trim_nak";
+const LINK: &str = "link_rate wire_overhead ect_enable roce_dscp event_rate pfc_wd_detection_time \
+                    pfc_wd_restoration_time pfc_wd_action";
 
 /// Parameters of [`Group::Rp`] that describe the interface, not the algorithm.
-const SITE_SPECIFIC_RP: [&str; 10] = [
-    "rp_enable",
-    "cnp_consume",
-    "rpg_max_rate",
-    "pacer",
-    "pacing_horizon",
-    "pacing_horizon_drop",
-    "pacing_credit",
-    "tail_loss_probe",
-    "tail_loss_probe_floor",
-    "tail_loss_probe_limit",
-];
+const SITE_SPECIFIC_RP: &str = "rp_enable cnp_consume rpg_max_rate pacer pacing_horizon pacing_horizon_drop \
+                                pacing_credit tail_loss_probe tail_loss_probe_floor tail_loss_probe_limit";
+
+fn is_in(names: &str, spec: &Spec<Scalars>) -> bool {
+    names.split(' ').any(|name| name == spec.key)
+}
 
 impl Key {
     /// Group of the parameter.
@@ -74,9 +42,9 @@ impl Key {
         match self {
             Self::Wred(..) | Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) => Group::Wred,
             Self::Pfc(..) => Group::Link,
-            Self::Scalar(spec) if WRED.contains(&spec.key) => Group::Wred,
-            Self::Scalar(spec) if NP.contains(&spec.key) => Group::Np,
-            Self::Scalar(spec) if LINK.contains(&spec.key) => Group::Link,
+            Self::Scalar(spec) if is_in(WRED, spec) => Group::Wred,
+            Self::Scalar(spec) if is_in(NP, spec) => Group::Np,
+            Self::Scalar(spec) if is_in(LINK, spec) => Group::Link,
             Self::Scalar(_) => Group::Rp,
         }
     }
@@ -87,7 +55,7 @@ impl Key {
         match self {
             Self::Wred(_, spec) => ["kmin", "kmax", "pmax"].contains(&spec.key),
             Self::Scalar(spec) if ["min_time_between_cnps", "np_window"].contains(&spec.key) => true,
-            Self::Scalar(spec) => self.group() == Group::Rp && !SITE_SPECIFIC_RP.contains(&spec.key),
+            Self::Scalar(spec) => self.group() == Group::Rp && !is_in(SITE_SPECIFIC_RP, spec),
             Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) | Self::Pfc(..) => false,
         }
     }
@@ -146,23 +114,12 @@ mod tests {
 
     #[test]
     fn parameter_group_follows_name() {
-        const RP: [&str; 10] = [
-            "rp_",
-            "rpg_",
-            "dce_tcp_",
-            "rate_",
-            "clamp_",
-            "initial_alpha",
-            "alpha_bits",
-            "pac",
-            "cnp_consume",
-            "tail_loss_",
-        ];
+        const RP: &str = "rp_ rpg_ dce_tcp_ rate_ clamp_ initial_alpha alpha_bits pac cnp_consume tail_loss_";
         for key in Key::all().filter(|key| key.group() == Group::Rp) {
             let name = key.to_string();
-            assert!(RP.iter().any(|prefix| name.starts_with(prefix)), "which group has {name}?");
+            assert!(RP.split(' ').any(|prefix| name.starts_with(prefix)), "which group has {name}?");
         }
-        for name in WRED.iter().chain(&NP).chain(&LINK).chain(&SITE_SPECIFIC_RP) {
+        for name in [WRED, NP, LINK, SITE_SPECIFIC_RP].into_iter().flat_map(|names| names.split(' ')) {
             assert!(name.parse::<Key>().is_ok(), "{name}");
         }
     }
@@ -170,15 +127,9 @@ mod tests {
     #[test]
     fn profile_replaces_algorithm_only() {
         let mut config = Config::DEFAULT;
-        for text in [
-            "link_rate=25gbit",
-            "rpg_max_rate=20gbit",
-            "rp_enable=off",
-            "wred.3.drain_rate=10gbit",
-            "dscp_to_tc.24=3",
-            "rpg_gd=13",
-            "wred.3.kmax=1MB",
-        ] {
+        let changes = "link_rate=25gbit rpg_max_rate=20gbit rp_enable=off wred.3.drain_rate=10gbit \
+                       dscp_to_tc.24=3 rpg_gd=13 wred.3.kmax=1MB";
+        for text in changes.split(' ') {
             text.parse::<super::super::Assignment>().unwrap().apply(&mut config).unwrap();
         }
         for &profile in Profile::value_variants().iter().filter(|profile| **profile != Profile::Lab) {

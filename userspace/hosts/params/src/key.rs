@@ -319,9 +319,6 @@ pub struct Assignment {
 
 impl Assignment {
     /// An assignment of `text` to the parameter called `key`.
-    ///
-    /// # Errors
-    /// The parameter does not exist or cannot be set, or the text is not a value of it.
     pub fn new(key: &str, text: &str) -> Result<Self, SetError> {
         let key: Key = key.parse()?;
         if key.follows_from_attach() {
@@ -330,7 +327,6 @@ impl Assignment {
         Ok(Self { key, value: key.parse_value(text)? })
     }
 
-    /// An assignment of `value`, if it is in range.
     pub(crate) fn of(key: Key, value: u64) -> Result<Self, OutOfRange> {
         key.check(value)?;
         Ok(Self { key, value })
@@ -355,9 +351,6 @@ impl FromStr for Assignment {
 }
 
 /// Assigns `text` to the parameter called `key`, if the whole configuration remains valid.
-///
-/// # Errors
-/// The parameter does not exist, the text is not a value of it, or the result is invalid; `config` is unchanged.
 pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), SetError> {
     let mut changed = *config;
     Assignment::new(key, text)?.apply(&mut changed)?;

@@ -147,9 +147,6 @@ pub enum Error {
 
 /// Reads a directory, or a text dump of one or of `mlxconfig query`, with `dump`. `port` selects an adapter's port, whose parameters
 /// end in `_P1` or `_P2` in the latter; the default is the first.
-///
-/// # Errors
-/// There is no known parameter, also of `port`, or one is unreadable or not a number.
 pub fn read(
     path: &Path,
     port: Option<u8>,
@@ -421,6 +418,28 @@ mod tests {
         directory
     }
 
+    fn try_dump(text: &str, port: Option<u8>) -> Result<Import, Error> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        read(file.path(), port)
+    }
+
+    fn dumped(text: &str, port: Option<u8>) -> Import {
+        try_dump(text, port).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    fn reasons(import: &Import) -> Vec<&str> {
+        import.notes.iter().map(|note| note.reason.as_str()).collect()
+    }
+
+    fn keys(import: &Import) -> Vec<String> {
+        import.changes.iter().map(|(_, change)| change.key.to_string()).collect()
+    }
+
+    fn nvidia() -> Config {
+        Profile::Nvidia.config(None).unwrap()
+    }
+
     fn config(import: &Import) -> Config {
         let mut config = Config::DEFAULT;
         for (_, change) in &import.changes {
@@ -432,13 +451,13 @@ mod tests {
     #[test]
     fn nvidia_profile_equals_firmware_defaults() {
         let import = read(directory(&FIRMWARE).path(), None).unwrap();
-        assert_eq!(config(&import), Profile::Nvidia.config(None).unwrap());
+        assert_eq!(config(&import), nvidia());
         assert_eq!(import.notes, []);
         let of = |name: &str| RP.iter().chain(&NP).find(|entry| entry.name == name).unwrap().debugfs;
         let files: Vec<(&str, &str)> =
             FIRMWARE.iter().map(|(name, text)| (of(name.split_once('/').unwrap().1), *text)).collect();
         let import = read(directory(&files).path(), None).unwrap();
-        assert_eq!(config(&import), Profile::Nvidia.config(None).unwrap());
+        assert_eq!(config(&import), nvidia());
     }
 
     #[test]
@@ -452,7 +471,7 @@ mod tests {
         ];
         let directory = directory(&files);
         let import = read(directory.path(), None).unwrap();
-        let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
+        let notes = reasons(&import);
         assert_eq!(notes.len(), 4, "{notes:?}");
         assert!(notes[0].contains("(priorities 3 on)"), "{notes:?}");
         assert_eq!(notes[1], "0 becomes 1us, the minimum");
@@ -491,8 +510,7 @@ mod tests {
                 read(directory(&[(file, "12")]).path(), None).unwrap(),
                 dumped(&format!("{name} = 12\n"), None),
             ] {
-                let keys: Vec<_> = import.changes.iter().map(|(_, change)| change.key.to_string()).collect();
-                assert_eq!(keys, expected);
+                assert_eq!(keys(&import), expected);
                 assert_eq!(import.implied, expected.len() - 1);
             }
         }
@@ -525,12 +543,6 @@ mod tests {
         assert!(matches!(read(Path::new("/nonexistent"), None), Err(Error::Read { .. })));
     }
 
-    fn dumped(text: &str, port: Option<u8>) -> Import {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), text).unwrap();
-        read(file.path(), port).unwrap_or_else(|error| panic!("{error}: {text}"))
-    }
-
     #[test]
     fn dump_formats_equal_directory_import() {
         let names = FIRMWARE.map(|(name, text)| (name.split_once('/').unwrap().1, text));
@@ -541,20 +553,13 @@ mod tests {
         let mlxconfig =
             of(&|name, text| format!("*        {}_P1    7    {text}    9\n", name.to_uppercase()));
         let words = of(&|name, text| {
-            let text = if name.starts_with("clamp") {
-                ["False(0)", "True(1)"][text.parse::<usize>().unwrap()]
-            } else {
-                text
-            };
+            let words = ["False(0)", "True(1)"];
+            let text = if name.starts_with("clamp") { words[text.parse::<usize>().unwrap()] } else { text };
             format!("         {}_P1                   {text}\n", name.to_uppercase())
         });
         for text in [
-            format!(
-                "Device #1:\nConfigurations:      Default         Current         Next Boot\n{mlxconfig}"
-            ),
-            format!(
-                "Device type: ConnectX6DX\nConfigurations:             Next Boot\n         NUM_OF_VFS    0\n{words}"
-            ),
+            format!("Device #1:\nConfigurations:      Default         Current     Next Boot\n{mlxconfig}"),
+            format!("Device type: ConnectX6DX\nConfigurations:    Next Boot\n      NUM_OF_VFS    0\n{words}"),
             of(&|name, text| format!("/sys/class/net/ens1f0/ecn/roce_xp/{name}:{text}\n")),
             of(&|name, text| {
                 format!("/sys/kernel/debug/mlx5/0000:17:00.0/cc_params/{}:{text}\n", debugfs(name))
@@ -563,13 +568,12 @@ mod tests {
             of(&|name, text| format!("{name} = {text}\r\n")),
             of(&|name, text| format!("{name}: {text}\n")),
         ] {
-            assert_eq!(config(&dumped(&text, None)), Profile::Nvidia.config(None).unwrap(), "{text}");
+            assert_eq!(config(&dumped(&text, None)), nvidia(), "{text}");
         }
         // The parent directory, and the subdirectory.
-        let above: Vec<_> = FIRMWARE.map(|(name, text)| (format!("ecn/{name}"), text)).into();
-        let above: Vec<_> = above.iter().map(|(name, text)| (name.as_str(), *text)).collect();
-        let above = directory(&above);
-        assert_eq!(config(&read(above.path(), None).unwrap()), Profile::Nvidia.config(None).unwrap());
+        let above = FIRMWARE.map(|(name, text)| (format!("ecn/{name}"), text));
+        let above = directory(&above.each_ref().map(|(name, text)| (name.as_str(), *text)));
+        assert_eq!(config(&read(above.path(), None).unwrap()), nvidia());
         let rp = read(&above.path().join("ecn/roce_rp"), None).unwrap();
         assert_eq!(config(&rp).scalars.rpg_ai_rate_bps, 5_000_000);
     }
@@ -580,19 +584,17 @@ mod tests {
         let text: String =
             files.map(|(name, text)| format!("/sys/class/net/x/ecn/{name}:{text}\n")).collect();
         let import = dumped(&text, None);
-        assert_eq!(config(&import), Profile::Nvidia.config(None).unwrap());
-        let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
+        assert_eq!(config(&import), nvidia());
+        let notes = reasons(&import);
         assert!(matches!(notes.as_slice(), [note] if note.contains("(priorities 0, 3 on)")), "{notes:?}");
     }
 
     #[test]
     fn incomplete_directory_text_noted() {
-        let notes = dumped(
-            "==> roce_rp/dce_tcp_g <==\n1019\n\n==> roce_rp/dce_tcp_rtt <==\n1\n\n==> roce_rp/enable <==\n",
-            None,
-        )
-        .notes;
-        let notes: Vec<_> = notes.iter().map(|note| note.reason.as_str()).collect();
+        let text =
+            "==> roce_rp/dce_tcp_g <==\n1019\n\n==> roce_rp/dce_tcp_rtt <==\n1\n\n==> roce_rp/enable <==\n";
+        let import = dumped(text, None);
+        let notes = reasons(&import);
         assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(notes[0].starts_with("ends after the heading of roce_rp/enable"), "{notes:?}");
         assert!(notes[1].contains("rpg_ai_rate") && !notes[1].contains("dce_tcp_g"), "{notes:?}");
@@ -639,8 +641,8 @@ mod tests {
         let text = "Configurations:  Default  Current  Next Boot\n* RPG_AI_RATE_P1  5  10  20\n  RPG_GD_P1  11  11  11\n";
         let import = dumped(text, None);
         assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 10_000_000);
-        let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
-        assert_eq!(notes, ["rpg_ai_rate becomes 20 at the adapter's next boot; imported as it is now"]);
+        let note = "rpg_ai_rate becomes 20 at the adapter's next boot; imported as it is now";
+        assert_eq!(reasons(&import), [note]);
     }
 
     #[test]
@@ -649,19 +651,18 @@ mod tests {
                     ROCE_CC_PRIO_MASK_P1 8\n  ROCE_CC_ALGORITHM_P1 QCN(1)\n  RPG_GD_P1 N/A\n  SRIOV_EN True(1)\n";
         let import = dumped(text, None);
         assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 5_000_000);
-        let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
+        let notes = reasons(&import);
         assert_eq!(notes.len(), 4, "{notes:?}");
-        assert!(notes.iter().any(|note| note.starts_with("port 2 has 10")), "{notes:?}");
-        assert!(
-            notes.iter().any(|note| note.contains("rp_enable and np_enable apply to the whole interface")),
-            "{notes:?}"
-        );
-        assert!(notes.iter().any(|note| note.contains("does not run DCQCN")), "{notes:?}");
-        assert!(notes.iter().any(|note| note.contains("has no value")), "{notes:?}");
+        for part in [
+            "port 2 has 10",
+            "rp_enable and np_enable apply to the whole interface",
+            "does not run DCQCN",
+            "has no value",
+        ] {
+            assert!(notes.iter().any(|note| note.contains(part)), "{part}: {notes:?}");
+        }
         assert_eq!(config(&dumped(text, Some(2))).scalars.rpg_ai_rate_bps, 10_000_000);
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), "Device #1:\n SRIOV_EN True(1)\n").unwrap();
-        assert!(matches!(read(file.path(), None), Err(Error::Nothing(_))));
+        assert!(matches!(try_dump("Device #1:\n SRIOV_EN True(1)\n", None), Err(Error::Nothing(_))));
     }
 
     #[test]
@@ -691,13 +692,11 @@ mod tests {
     #[test]
     fn other_port_of_dump_not_imported() {
         let import = dumped("RPG_AI_RATE_P1 7\nRPG_GD_P2 10\nCNP_DSCP 46\n", Some(2));
-        let keys: Vec<_> = import.changes.iter().map(|(_, change)| change.key.to_string()).collect();
+        let keys = keys(&import);
         assert!(keys.contains(&"rpg_gd".into()) && keys.contains(&"cnp_dscp".into()), "{keys:?}");
         assert!(!keys.contains(&"rpg_ai_rate".into()), "{keys:?}");
         assert!(import.notes.iter().any(|note| note.reason == "rpg_ai_rate has no value for port 2"));
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), "RPG_AI_RATE_P1 7\n").unwrap();
-        assert!(matches!(read(file.path(), Some(2)), Err(Error::NoPort { port: 2, .. })));
+        assert!(matches!(try_dump("RPG_AI_RATE_P1 7\n", Some(2)), Err(Error::NoPort { port: 2, .. })));
         assert!(matches!(read(directory(&FIRMWARE).path(), Some(2)), Err(Error::PortOfDirectory(_))));
     }
 
@@ -720,11 +719,7 @@ mod tests {
 
     #[test]
     fn dump_value_with_unit_or_extras_rejected() {
-        let refused = |text: &str| {
-            let file = tempfile::NamedTempFile::new().unwrap();
-            fs::write(file.path(), text).unwrap();
-            read(file.path(), None).unwrap_err().to_string()
-        };
+        let refused = |text: &str| try_dump(text, None).unwrap_err().to_string();
         for (text, expected) in [
             ("rpg_ai_rate = 5 Gbps\n", "`5 Gbps` is not a whole number: write one, without its unit"),
             ("rpg_ai_rate = 5 7 9 11\n", "`5 7 9 11` is not a whole number"),
@@ -755,10 +750,8 @@ mod tests {
         let notes = read(&directory.path().join("cc_params"), None).unwrap().notes;
         let of_dump = dumped("np_cnp_dscp = 48\nnp_cnp_prio_mode = 1\n", None).notes;
         for notes in [notes, of_dump] {
-            assert!(
-                matches!(notes.as_slice(), [note] if note.reason.starts_with("no counterpart")),
-                "{notes:?}"
-            );
+            let [note] = notes.as_slice() else { panic!("{notes:?}") };
+            assert!(note.reason.starts_with("no counterpart"), "{note:?}");
         }
     }
 
@@ -767,20 +760,19 @@ mod tests {
         let device = |rate: u8| format!("Device #{rate}:\n  RPG_AI_RATE_P1 {rate}\n  RPG_GD_P1 11\n");
         let import = dumped(&(device(1) + &device(2)), None);
         assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 1_000_000);
-        let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
+        let notes = reasons(&import);
         assert!(matches!(notes.as_slice(), [note] if note.starts_with("2 ignored: ")), "{notes:?}");
     }
 
     #[test]
     fn export_round_trips() {
-        let profile = Profile::Nvidia.config(None).unwrap();
+        let profile = nvidia();
         let written = export(&profile);
         assert_eq!(written.notes, Vec::<String>::new());
         assert_eq!(config(&dumped(&written.to_string(), None)), profile);
         assert_eq!(written.rp.len() + written.np.len(), FIRMWARE.len());
-        assert!(
-            FIRMWARE.iter().all(|(name, text)| written.to_string().contains(&format!("{name}:{text}\n")))
-        );
+        let text = written.to_string();
+        assert!(FIRMWARE.iter().all(|(name, value)| text.contains(&format!("{name}:{value}\n"))));
     }
 
     #[test]

@@ -74,9 +74,6 @@ impl Profile {
     pub(crate) const MIN_HPCC_RATE_BPS: u64 = 10_000_000_000;
 
     /// Parameters for a link of `link_bps`; each profile's function documents the values.
-    ///
-    /// # Errors
-    /// `lab` and `hpcc` require a rate, and support only some links.
     pub fn config(self, link_bps: Option<u64>) -> Result<Config, ProfileError> {
         let link_bps = link_bps.filter(|bps| *bps != 0);
         match self {

@@ -97,9 +97,6 @@ fn base_units(unit: Unit, suffix: &str) -> Option<u64> {
 }
 
 /// Parses `text` as a quantity of `unit`, in its base unit (bytes, bit/s, ns, ppm, the word's index).
-///
-/// # Errors
-/// The text is not a quantity, not a whole number of base units, or does not fit 64 bits.
 pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
     parse_from(text, unit, 0)
 }

@@ -27,30 +27,30 @@ pub fn schema() -> Value {
         top.insert(entry.key.to_owned(), value);
     }
     let scalars = Scalars::SPECS.iter().map(Key::Scalar).filter(|key| !key.follows_from_attach());
-    top.insert("parameters".to_owned(), table(scalars.map(|key| (key.to_string(), parameter(key)))));
+    top.insert("parameters".into(), table(scalars.map(|key| (key.to_string(), parameter(key)))));
     let classes = format!("^[0-{}]$", CLASSES - 1);
     let wred = first_row(WredConfig::SPECS, Key::Wred);
-    top.insert("wred".to_owned(), rows("WRED of each traffic class.", &classes, wred));
+    top.insert("wred".into(), rows("WRED of each traffic class.", &classes, wred));
     top.insert(
-        "dscp_to_tc".to_owned(),
+        "dscp_to_tc".into(),
         rows("Traffic class of each DSCP.", "^([0-9]|[1-5][0-9]|6[0-3])$", parameter(Key::DscpToTc(0))),
     );
     top.insert(
-        "tc_to_queue".to_owned(),
+        "tc_to_queue".into(),
         rows("Queue of each traffic class.", &classes, parameter(Key::TcToQueue(0))),
     );
     let queue = first_row(QueueConfig::SPECS, Key::Queue);
-    top.insert("queue".to_owned(), rows("Scheduling of each queue.", &classes, queue));
+    top.insert("queue".into(), rows("Scheduling of each queue.", &classes, queue));
     let mut pfc = first_row(PfcConfig::SPECS, Key::Pfc);
     // The default is the row's own number.
     if let Some(queue) = pfc["properties"]["queue"].as_object_mut() {
         queue.remove("default");
     }
-    top.insert("pfc".to_owned(), rows("PFC of each priority.", &classes, pfc));
-    top.insert("inline".to_owned(), text("", "Other interface of an inline attachment."));
+    top.insert("pfc".into(), rows("PFC of each priority.", &classes, pfc));
+    top.insert("inline".into(), text("", "Other interface of an inline attachment."));
     let mut interface = top.clone();
     for key in SELECTORS {
-        interface.insert(key.to_owned(), text(".", "Pattern (* ? [a-f]) of the interfaces."));
+        interface.insert(key.into(), text(".", "Pattern (* ? [a-f]) of the interfaces."));
     }
     let parts = "Parts that the daemon restores if another program removes them.";
     interface.insert(
@@ -61,7 +61,7 @@ pub fn schema() -> Value {
     if let Some(object) = interfaces.as_object_mut() {
         object.insert("anyOf".to_owned(), SELECTORS.map(|key| json!({ "required": [key] })).into());
     }
-    top.insert("interface".to_owned(), json!({ "type": "array", "items": interfaces }));
+    top.insert("interface".into(), json!({ "type": "array", "items": interfaces }));
     top.extend(sections());
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -150,7 +150,6 @@ fn table(properties: impl Iterator<Item = (String, Value)>) -> Value {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// The parameters of a row.
 fn first_row<T>(specs: &'static [Spec<T>], key: fn(usize, &'static Spec<T>) -> Key) -> Value {
     table(specs.iter().map(|spec| (spec.key.to_owned(), parameter(key(0, spec)))))
 }

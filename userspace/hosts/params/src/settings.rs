@@ -78,18 +78,8 @@ pub enum SettingsError {
 }
 
 /// Usual link rates, with which settings are checked if the link's rate is unknown.
-const LINKS_BPS: [u64; 10] = [
-    100_000_000,
-    1_000_000_000,
-    10_000_000_000,
-    25_000_000_000,
-    40_000_000_000,
-    50_000_000_000,
-    100_000_000_000,
-    200_000_000_000,
-    400_000_000_000,
-    800_000_000_000,
-];
+const LINKS_MBIT: [u64; 10] =
+    [100, 1_000, 10_000, 25_000, 40_000, 50_000, 100_000, 200_000, 400_000, 800_000];
 
 impl Settings {
     /// These settings overlaid with `later`, which takes precedence.
@@ -139,9 +129,6 @@ impl Settings {
 
     /// The configuration: the profile, then role and queues, then the changes. `link_bps` is the link's rate from
     /// another source; a setting takes precedence.
-    ///
-    /// # Errors
-    /// The profile lacks the link's rate, or the values are inconsistent.
     pub fn config(&self, link_bps: Option<u64>) -> Result<Config, SettingsError> {
         let link_bps = self.link_rate_bps().or(link_bps);
         let mut config = self.profile.unwrap_or_default().config(link_bps)?;
@@ -179,8 +166,8 @@ impl Settings {
 
     fn config_on_usual_link(&self) -> Result<Config, SettingsError> {
         let mut refused = None;
-        for bps in LINKS_BPS {
-            match self.config(Some(bps)) {
+        for mbit in LINKS_MBIT {
+            match self.config(Some(mbit * 1_000_000)) {
                 Ok(config) => return Ok(config),
                 // The error of a link that the profile supports is the relevant one.
                 Err(error @ SettingsError::Profile(_)) => refused = refused.or(Some(error)),
@@ -288,24 +275,17 @@ mod tests {
     use super::*;
 
     fn changes(changes: &[&str]) -> Settings {
-        Settings {
-            changes: changes.iter().map(|change| change.parse().unwrap()).collect(),
-            ..Settings::default()
-        }
+        let changes = changes.iter().map(|change| change.parse().unwrap()).collect();
+        Settings { changes, ..Settings::default() }
     }
 
     #[test]
     fn later_settings_take_precedence() {
-        let file = Settings {
-            role: Some(Role::Switch),
-            flows: Some(1_024),
-            ..changes(&["rpg_ai_rate=10mbit", "wred.3.kmax=1MB"])
-        };
+        let parameters = changes(&["rpg_ai_rate=10mbit", "wred.3.kmax=1MB"]);
+        let file = Settings { role: Some(Role::Switch), flows: Some(1_024), ..parameters };
         let all = file.then(Settings { pacer: Some(PacerChoice::Htb), ..changes(&["rpg_ai_rate=20mbit"]) });
-        assert_eq!(
-            (all.role, all.flows, all.pacer),
-            (Some(Role::Switch), Some(1_024), Some(PacerChoice::Htb))
-        );
+        assert_eq!((all.role, all.flows), (Some(Role::Switch), Some(1_024)));
+        assert_eq!(all.pacer, Some(PacerChoice::Htb));
         let config = all.config(None).unwrap();
         assert_eq!((config.scalars.cp_enable, config.scalars.rpg_ai_rate_bps), (1, 20_000_000));
         assert_eq!(config.wred[3].kmax_bytes, 1_000_000);
@@ -323,12 +303,9 @@ mod tests {
     /// Settings take precedence, including a 0; others have the detected value.
     #[test]
     fn detected_values_fill_gaps() {
-        let found = DetectedLink {
-            link_rate_bps: Some(25_000_000_000),
-            wire_overhead_bytes: 24,
-            queue_limit_bytes: 100_000,
-            ..DetectedLink::default()
-        };
+        let (link_rate_bps, wire_overhead_bytes, queue_limit_bytes) = (Some(25_000_000_000), 24, 100_000);
+        let found =
+            DetectedLink { link_rate_bps, wire_overhead_bytes, queue_limit_bytes, ..DetectedLink::default() };
         let on = |assigned: &[&str]| {
             let s = changes(assigned).config_on(&found).unwrap().scalars;
             (s.link_rate_bps, s.wire_overhead_bytes)
@@ -370,57 +347,45 @@ mod tests {
         }
     }
 
+    fn parsed(text: &str) -> Settings {
+        crate::parse("x", text).unwrap()
+    }
+
     #[test]
     fn check_rejects_inline_beyond_marking() {
-        let inline = |settings| Settings { inline: Some("eth1".into()), ..settings };
-        assert_eq!(inline(Settings::default()).check(), Ok(()));
-        for settings in [
-            Settings { role: Some(Role::Host), ..Settings::default() },
-            Settings { queues: Some(QueuesChoice::Auto), ..Settings::default() },
-            changes(&["fast_cnp=on"]),
-        ] {
-            let refused = inline(settings).check().unwrap_err().to_string();
+        let inline = |text: &str| parsed(&format!("inline = 'eth1'\n{text}"));
+        assert_eq!(inline("").check(), Ok(()));
+        for text in ["role = 'host'", "queues = 'auto'", "[parameters]\nfast_cnp = true"] {
+            let refused = inline(text).check().unwrap_err().to_string();
             assert!(refused.starts_with("inline = \"eth1\""), "{refused}");
         }
     }
 
     #[test]
     fn complete_check_rejects_what_attach_refuses() {
-        let queues = Some(QueuesChoice::Auto);
-        let htb = Settings { pacer: Some(PacerChoice::Htb), ..Settings::default() };
-        for (settings, expected) in [
+        for (text, expected) in [
+            ("queues = 'auto'", "queues = \"auto\" and pacer = \"auto\" both replace"),
+            ("queues = 'auto'\npacer = 'htb'", "queues = \"auto\" and pacer = \"htb\" both replace"),
+            ("xdp_mode = 'skb'", "xdp_mode = \"skb\" is for inline attachments only"),
             (
-                Settings { queues, ..Settings::default() },
-                "queues = \"auto\" and pacer = \"auto\" both replace",
-            ),
-            (Settings { queues, ..htb.clone() }, "queues = \"auto\" and pacer = \"htb\" both replace"),
-            (
-                Settings { xdp_mode: Some(XdpModeChoice::Skb), ..Settings::default() },
-                "xdp_mode = \"skb\" is for inline attachments only",
-            ),
-            (
-                Settings { flows: Some(32_769), ..htb.clone() },
+                "flows = 32769\npacer = 'htb'",
                 "flows = 32769 is out of range with pacer = \"htb\": 8 to 32768",
             ),
-            (
-                Settings { role: Some(Role::Switch), ..changes(&["trim_nak=on"]) },
-                "trim_nak = true needs the ingress program",
-            ),
+            ("role = 'switch'\n[parameters]\ntrim_nak = true", "trim_nak = true needs the ingress program"),
         ] {
-            let refused = settings.check_complete().unwrap_err().to_string();
+            let refused = parsed(text).check_complete().unwrap_err().to_string();
             assert!(refused.starts_with(expected), "{refused}");
-            assert_eq!(settings.check(), Ok(()), "another source may add the role or inline: {settings:?}");
+            assert_eq!(parsed(text).check(), Ok(()), "another source may add the role or inline: {text}");
         }
-        let inline = Some("eth1".to_owned());
-        for settings in [
-            Settings::default(),
-            Settings { flows: Some(32_768), ..htb.clone() },
-            Settings { flows: Some(1 << 20), role: Some(Role::Switch), ..htb },
-            Settings { queues, role: Some(Role::Switch), ..Settings::default() },
-            Settings { queues, pacer: Some(PacerChoice::None), ..Settings::default() },
-            Settings { inline, xdp_mode: Some(XdpModeChoice::Skb), ..Settings::default() },
+        for text in [
+            "",
+            "flows = 32768\npacer = 'htb'",
+            "flows = 1048576\npacer = 'htb'\nrole = 'switch'",
+            "queues = 'auto'\nrole = 'switch'",
+            "queues = 'auto'\npacer = 'none'",
+            "inline = 'eth1'\nxdp_mode = 'skb'",
         ] {
-            assert_eq!(settings.check_complete(), Ok(()), "{settings:?}");
+            assert_eq!(parsed(text).check_complete(), Ok(()), "{text}");
         }
     }
 

@@ -83,16 +83,12 @@ pub struct Interface {
 
 impl Config {
     /// Reads the properties of the host's interfaces. Before, entries match by name only.
-    ///
-    /// # Errors
-    /// The kernel cannot list the RDMA devices.
     pub fn read_links(&mut self, netlink: &Netlink, links: &[Link]) -> dcqcn_netlink::Result<()> {
         let selectors = self.interfaces.iter().chain(&self.over).map(|interface| &interface.selector);
         self.links = Links::read(netlink, links, selectors)?;
         Ok(())
     }
 
-    /// Whether an entry matches by RDMA device.
     pub(super) fn uses_rdma(&self) -> bool {
         self.interfaces.iter().chain(&self.over).any(|interface| interface.selector.uses(Property::Rdma))
     }
@@ -117,7 +113,6 @@ impl Config {
         })
     }
 
-    /// Logs the entries that never apply.
     pub(super) fn warn_shadowed(&self) {
         for (entry, earlier) in self.shadowed() {
             tracing::warn!(%entry, %earlier, "entry never applies: the earlier one matches all its interfaces; move it up");
@@ -153,7 +148,6 @@ impl Config {
         self.first(&self.interfaces, iface).map(|interface| interface.settings.clone())
     }
 
-    /// Repair mode of the interface with this name.
     pub(super) fn repair(&self, iface: &str) -> Repair {
         self.first(&self.interfaces, iface).and_then(|own| own.repair).unwrap_or_default()
     }
@@ -282,7 +276,7 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings, che
         return Vec::new();
     }
     let interfaces: Vec<Interface> =
-        array.iter().filter_map(|value| interface(reader, value, common, check)).collect();
+        array.iter().filter_map(|value| entry(reader, value, common, check)).collect();
     for Interface { selector, settings, .. } in &interfaces {
         let Some(peer) = &settings.inline else { continue };
         let is_inline_peer =
@@ -301,12 +295,7 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings, che
     interfaces
 }
 
-fn interface(
-    reader: &mut Reader<'_>,
-    value: &Value<'_>,
-    common: &Settings,
-    check: Check,
-) -> Option<Interface> {
+fn entry(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings, check: Check) -> Option<Interface> {
     let mut repair = None;
     let (patterns, settings) =
         reader.interface(value, common, check, |reader, value| repair = reader.choice(value))?;

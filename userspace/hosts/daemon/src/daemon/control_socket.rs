@@ -3,8 +3,7 @@
 //! File permissions determine access. Clients are limited: few connections, lines of a bounded length, seconds for
 //! each. Changes are passed to the worker, and the reply is its result.
 
-mod slots;
-
+use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions, TryLockError};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
@@ -37,10 +36,9 @@ use super::worker::{Command, Order, Ordered};
 use crate::counts;
 use crate::error::{Context as _, Error, Result};
 use crate::fresh::Fresh;
-use crate::metrics::readiness;
+use crate::metrics::Readiness;
 use crate::shared_state::SharedState;
 use crate::snapshot_cache::{self, SnapshotCache};
-use slots::ConnectionSlots;
 
 /// Time limit for receiving a line, and for sending a reply.
 const LINE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,7 +51,6 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Interval between checks that the socket and its lock file still exist: cleaners of /run remove them.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The open socket.
 #[derive(Debug)]
 pub(super) struct Opened {
     control: Control,
@@ -67,9 +64,6 @@ pub(super) struct Opened {
 ///
 /// If the configured group cannot get access, the daemon starts anyway, with access for root only; the log and `status`
 /// report it.
-///
-/// # Errors
-/// Another daemon uses it, or it cannot be created.
 pub(super) fn open(control: &Control) -> Result<Opened> {
     let owned = own(&control.socket)?;
     let (listener, without_group) = create(control)?;
@@ -179,7 +173,6 @@ fn register(listener: StdListener, path: &Path) -> Result<UnixListener> {
         .context("cannot listen on the control socket")
 }
 
-/// Removes the file of a socket that cannot be used.
 fn remove(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "cannot remove the control socket");
@@ -198,7 +191,6 @@ fn cannot_give(file: &Path, group: &Option<String>) -> String {
     format!("cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}")
 }
 
-/// The server.
 struct Handler {
     shared: Arc<SharedState>,
     commands: Sender<Command>,
@@ -257,7 +249,6 @@ pub(super) fn serve(
     })
 }
 
-/// The socket in use.
 struct Socket {
     control: Control,
     listener: UnixListener,
@@ -301,12 +292,10 @@ impl Socket {
     }
 }
 
-/// Whether a file does not exist.
 fn is_removed(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Seconds left until a time.
 fn left_s(until: Instant) -> u64 {
     until.saturating_duration_since(Instant::now()).as_secs()
 }
@@ -393,8 +382,10 @@ impl Handler {
 
     /// State of the daemon, with the failures that `/readyz` reports: a missing part is found by asking the kernel.
     async fn status(&self) -> Result<Status, String> {
-        let failing = self.read(|shared, _| Ok(readiness::check(Some(shared)).failing)).await?;
+        let failing = self.read(|shared, _| Ok(Readiness::check(Some(shared)).failing)).await?;
         let snapshot = self.shared.snapshot();
+        let reload = snapshot.reload.as_ref();
+        let reload = reload.map(|of| LastReload { at: rfc3339(of.at), refused: of.refused.clone() });
         Ok(Status {
             is_ready: snapshot.is_ready,
             interfaces: snapshot.served.clone(),
@@ -405,10 +396,7 @@ impl Handler {
             config: snapshot.active_override.as_ref().map(|active| active.name.clone()),
             confirm_within_s: snapshot.confirm_until.map(left_s),
             overdue: snapshot.overdue.clone(),
-            reload: snapshot
-                .reload
-                .as_ref()
-                .map(|reload| LastReload { at: rfc3339(reload.at), refused: reload.refused.clone() }),
+            reload,
             repairs: snapshot.repairs.clone(),
             without_group: lock(&self.without_group).clone(),
         })
@@ -458,6 +446,56 @@ impl Handler {
                     CHANGE_TIMEOUT.as_secs()
                 );
                 Answer::unknown(why)
+            }
+        }
+    }
+}
+
+const MAX_CONNECTIONS: usize = 16;
+/// Maximum number of connections of one user other than root, so that no user of the group can lock out the others.
+const MAX_USER_CONNECTIONS: usize = 4;
+/// Connections that only root can use.
+const ROOT_CONNECTIONS: usize = 4;
+
+#[derive(Clone, Debug, Default)]
+struct ConnectionSlots(Arc<StdMutex<BTreeMap<u32, usize>>>);
+
+/// A connection's slot, released on drop.
+#[derive(Debug)]
+struct ConnectionSlot {
+    slots: ConnectionSlots,
+    user: u32,
+}
+
+impl ConnectionSlots {
+    /// Reserves a slot for a connection of `user`; the error is the limit that was reached.
+    fn acquire(&self, user: u32) -> Result<ConnectionSlot, String> {
+        let mut of_users = lock(&self.0);
+        let is_root = user == 0;
+        let of_root = of_users.get(&0).copied().unwrap_or_default();
+        let reserved = if is_root { 0 } else { ROOT_CONNECTIONS.saturating_sub(of_root) };
+        let most = MAX_CONNECTIONS - reserved;
+        if of_users.values().sum::<usize>() >= most {
+            return Err(format!("all {most} connections are in use; retry"));
+        }
+        let its = of_users.entry(user).or_default();
+        if !is_root && *its >= MAX_USER_CONNECTIONS {
+            return Err(format!(
+                "user {user} has {MAX_USER_CONNECTIONS} connections already; close one and retry"
+            ));
+        }
+        *its += 1;
+        Ok(ConnectionSlot { slots: self.clone(), user })
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        let mut of_users = lock(&self.slots.0);
+        if let Some(its) = of_users.get_mut(&self.user) {
+            *its -= 1;
+            if *its == 0 {
+                of_users.remove(&self.user);
             }
         }
     }

@@ -18,7 +18,6 @@ use dcqcn_netlink::rdma::RdmaDevice;
 use dcqcn_support::causes::one_line;
 
 use self::bypass::ChainWatch;
-use super::change;
 use super::config::Config;
 use super::plan::{self, Attached, Follow, HostState, Interface, Scope};
 use super::repair::{Attempts, Due, Repair};
@@ -26,7 +25,7 @@ use super::tasks::Tasks;
 use super::work::{Port, Settings};
 use crate::error::{Error, Result};
 use crate::shared_state::SharedState;
-pub(super) use reload::Rejection;
+pub(super) use reload::{Rejection, revert};
 
 /// Interval between attempts to manage an interface. Not at every link change, as an attempt causes changes itself.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -52,7 +51,6 @@ fn batch_size() -> usize {
 
 /// Duration of a batch below which the next one is larger: each batch lists all interfaces and journals.
 const SHORT_BATCH: Duration = Duration::from_millis(500);
-/// Maximum number of interfaces in a batch.
 const MAX_BATCH: usize = 32;
 
 /// Number of interfaces in the batch after one of `size`, which took this long.
@@ -89,7 +87,6 @@ struct Served {
     bypassed: String,
 }
 
-/// An interface that cannot be managed.
 struct Failure {
     iface: String,
     logged: String,
@@ -106,7 +103,6 @@ pub(super) struct ManagedInterfaces {
     attempts: BTreeMap<u32, Attempts>,
     /// Interfaces detached by another process while managed, with the reason: ignored until a reload.
     released: BTreeMap<u32, (String, &'static str)>,
-    /// Failures by interface index.
     failing: BTreeMap<u32, Failure>,
     /// To be detached as soon as possible, and managed until then.
     leaving: BTreeMap<Id, FailedDetach>,
@@ -120,16 +116,12 @@ pub(super) struct ManagedInterfaces {
 }
 
 impl ManagedInterfaces {
-    pub(super) fn new(
-        scope: Scope,
-        shared: Arc<SharedState>,
-        pause_socket: Option<PauseSocket>,
-    ) -> Result<Self> {
+    pub(super) fn new(scope: Scope, shared: Arc<SharedState>, socket: Option<PauseSocket>) -> Result<Self> {
         free(|_| false);
-        if let Err(error) = change::revert() {
+        if let Err(error) = revert() {
             tracing::warn!(error = one_line(&error), "cannot revert unconfirmed changes");
         }
-        let tasks = Tasks::start(Settings::new(shared.depth_samples(), pause_socket))?;
+        let tasks = Tasks::start(Settings::new(shared.depth_samples(), socket))?;
         shared.set_tasks(tasks.health());
         if let Scope::File(config) = &scope {
             tasks.set_age_idle(config.age_idle);
@@ -150,7 +142,6 @@ impl ManagedInterfaces {
         })
     }
 
-    /// Managed interfaces.
     pub(super) fn ifaces(&self) -> Vec<String> {
         self.served.values().map(|served| served.info.iface.clone()).collect()
     }
@@ -178,13 +169,11 @@ impl ManagedInterfaces {
         self.absent.iter().cloned().collect()
     }
 
-    /// Repairs of each managed interface.
     pub(super) fn repairs(&self) -> BTreeMap<String, u64> {
         let of = |served: &Served| (served.info.iface.clone(), served.repairs.total);
         self.served.values().map(of).collect()
     }
 
-    /// The active file, if any.
     pub(super) fn config(&self) -> Option<&Config> {
         match &self.scope {
             Scope::File(config) => Some(config.as_ref()),
@@ -195,11 +184,8 @@ impl ManagedInterfaces {
     /// Whether an update is needed: an attachment or RDMA device was added or removed, or a retry is due.
     pub(super) fn has_changed(&mut self) -> Result<bool> {
         let now = Instant::now();
-        if self
-            .served
-            .values_mut()
-            .any(|served| served.missing == JOURNAL && served.repairs.due(now) == Due::Now)
-        {
+        let is_due = |served: &mut Served| served.missing == JOURNAL && served.repairs.due(now) == Due::Now;
+        if self.served.values_mut().any(is_due) {
             return Ok(true);
         }
         let tried = self.failing.values().map(|failure| failure.tried);
@@ -238,12 +224,8 @@ impl ManagedInterfaces {
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(|index, _| is_there(index));
         self.warn_absent();
-        let resting = self
-            .failing
-            .iter()
-            .filter(|(_, t)| t.tried.elapsed() < RETRY_DELAY)
-            .map(|(index, _)| *index)
-            .collect();
+        let resting = self.failing.iter().filter(|(_, failure)| failure.tried.elapsed() < RETRY_DELAY);
+        let resting = resting.map(|(index, _)| *index).collect();
         let served = self.served.keys().copied().collect();
         let released = self.released.keys().copied().collect();
         let plan = plan::follow(&self.scope, &host_state, &served, &released, &resting);
@@ -513,7 +495,7 @@ impl ManagedInterfaces {
         } else if let Scope::File(config) = &self.scope
             && let Some(request) = config.request(iface)
         {
-            change::set(&change::revised(&request, info)?.into_iter().collect::<Vec<_>>())?;
+            reload::set(&reload::revised(&request, info)?.into_iter().collect::<Vec<_>>())?;
         }
         tracing::info!(iface, pacer = info.pacer, "taken over");
         self.begin(info.clone(), claim)
@@ -549,11 +531,8 @@ impl ManagedInterfaces {
                 }
                 // A half-detached interface cannot be managed.
                 if let Err(error) = self.serve(info) {
-                    tracing::warn!(
-                        iface,
-                        error = one_line(&error),
-                        "cannot manage interface until it is detached"
-                    );
+                    let error = one_line(&error);
+                    tracing::warn!(iface, error, "cannot manage interface until it is detached");
                 }
                 return false;
             }

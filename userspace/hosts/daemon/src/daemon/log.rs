@@ -12,7 +12,6 @@ use tracing_subscriber::{Layer, Registry, fmt};
 use super::config::LogFormat;
 use crate::error::{Context as _, Result};
 
-/// The reloadable filter.
 type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
 type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
 
@@ -26,24 +25,16 @@ pub struct Log {
 
 impl Log {
     /// Initialises the log, in the format of the command line or else the file.
-    ///
-    /// # Errors
-    /// This process has a log already.
-    pub fn begin(
-        from_flag: Option<LogFormat>,
-        from_file: Option<LogFormat>,
-        filter: Option<&str>,
-    ) -> Result<Self> {
+    pub fn begin(flag: Option<LogFormat>, file: Option<LogFormat>, filter: Option<&str>) -> Result<Self> {
         let (initial_filter, ignored) = filter_of(filter);
         let (filter_layer, filter) = reload::Layer::new(initial_filter);
-        let (lines_layer, lines) = reload::Layer::new(lines_of(from_flag.or(from_file)));
+        let (lines_layer, lines) = reload::Layer::new(lines_of(flag.or(file)));
         let registry = tracing_subscriber::registry().with(filter_layer).with(lines_layer);
         registry.try_init().context("cannot initialise the log")?;
         warn_ignored(ignored);
-        Ok(Self { filter, lines, from_flag })
+        Ok(Self { filter, lines, from_flag: flag })
     }
 
-    /// Applies the file's current settings.
     pub(super) fn set(&self, from_file: Option<LogFormat>, filter: Option<&str>) {
         let (filter, ignored) = filter_of(filter);
         let set = self.filter.reload(filter);

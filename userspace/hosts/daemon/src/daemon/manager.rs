@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Time-out of a message.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// `READY=1` was not delivered, and must be repeated.

@@ -55,7 +55,6 @@ pub(super) struct Interface {
     pub(super) is_ethernet: bool,
 }
 
-/// An attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
     pub(super) id: Id,
@@ -91,7 +90,6 @@ impl HostState {
     }
 }
 
-/// Actions of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reload {
     /// To detach first: no longer in the file, and a new attachment needs its interface.
@@ -120,9 +118,6 @@ pub(super) struct ReloadOptions {
 }
 
 /// Plans the switch from one file to another.
-///
-/// # Errors
-/// The new file would drop every managed interface.
 pub(super) fn reload(
     old: &Config,
     new: &Config,
@@ -143,12 +138,9 @@ pub(super) fn reload(
             None => {}
         }
     }
-    let needed: BTreeSet<String> = plan
-        .attach
-        .iter()
-        .flat_map(|name| [Some(name.clone()), new.request(name).and_then(|request| request.settings.inline)])
-        .flatten()
-        .collect();
+    let peer = |name: &str| new.request(name).and_then(|request| request.settings.inline);
+    let needed = plan.attach.iter().flat_map(|name| [Some(name.clone()), peer(name)]);
+    let needed: BTreeSet<String> = needed.flatten().collect();
     for attached in host_state.attached.iter().filter(|attached| attached.is_served) {
         if plan.keep.contains(&attached.id) || plan.change.contains(&attached.id) {
             continue;
@@ -222,20 +214,16 @@ pub(super) fn follow(
             Some(attached) if scope.names(&interface.name) => plan.take_over.push(attached.id),
             None if !scope.names(&interface.name) => {}
             None if matches!(scope, Scope::Named(_)) => plan.missing.push(interface.name.clone()),
+            _ if released.contains(&interface.index)
+                || plan.released.iter().any(|id| id.ifindex == interface.index) => {}
             // A literal name without RoCE support is tried, so that the log has the reason.
-            None if (interface.is_ethernet || scope.has_literal(&interface.name))
-                && !is_released(&plan, released, interface) =>
-            {
+            None if interface.is_ethernet || scope.has_literal(&interface.name) => {
                 plan.attach.push((interface.index, interface.name.clone()));
             }
             _ => {}
         }
     }
     plan
-}
-
-fn is_released(plan: &Follow, released: &BTreeSet<u32>, interface: &Interface) -> bool {
-    released.contains(&interface.index) || plan.released.iter().any(|id| id.ifindex == interface.index)
 }
 
 #[cfg(test)]
@@ -287,11 +275,8 @@ mod tests {
                 let ifindex = index as u32 + 1;
                 if there.contains(&index) {
                     let is_ethernet = *name != "lo";
-                    host_state.interfaces.push(Interface {
-                        index: ifindex,
-                        name: (*name).into(),
-                        is_ethernet,
-                    });
+                    let name = (*name).into();
+                    host_state.interfaces.push(Interface { index: ifindex, name, is_ethernet });
                 }
                 if kind != 0 {
                     host_state.attached.push(Attached {
@@ -309,11 +294,8 @@ mod tests {
     }
 
     fn options() -> impl Strategy<Value = ReloadOptions> {
-        (any::<bool>(), any::<bool>()).prop_map(|(explicitly, allow_empty)| ReloadOptions {
-            explicitly,
-            allow_empty,
-            is_revert: false,
-        })
+        let options = |(explicitly, allow_empty)| ReloadOptions { explicitly, allow_empty, is_revert: false };
+        (any::<bool>(), any::<bool>()).prop_map(options)
     }
 
     proptest! {

@@ -41,7 +41,7 @@ const SHORTEST_RNR_TIMER: u8 = 1;
 
 /// State of an announced QP between two checks.
 #[derive(Default)]
-struct CheckState {
+struct QpState {
     due_ns: u64,
     sent: Sent,
     progress: (u32, u32),
@@ -53,7 +53,7 @@ struct Prober {
     port: Arc<Port>,
     /// Open while enabled.
     probe: Option<Probe>,
-    states: HashMap<FlowId, CheckState>,
+    states: HashMap<FlowId, QpState>,
     /// Whether the parameters enabled tail-loss probes at the last run.
     probed: bool,
     soft_roce: SoftRoce,
@@ -66,14 +66,8 @@ pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
     if !has("ingress") || !has("egress") {
         return Ok(None);
     }
-    Ok(Some(Box::new(Prober {
-        port,
-        probe: None,
-        states: HashMap::new(),
-        probed: false,
-        soft_roce: SoftRoce::current(),
-        has_warned: false,
-    })))
+    let (states, soft_roce) = (HashMap::new(), SoftRoce::current());
+    Ok(Some(Box::new(Prober { port, probe: None, states, probed: false, soft_roce, has_warned: false })))
 }
 
 impl Work for Prober {
@@ -167,7 +161,6 @@ impl Prober {
     }
 }
 
-/// A check of one QP.
 struct Check<'a> {
     port: &'a Port,
     params: &'a Params,
@@ -179,7 +172,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     /// Sends what is due, and sets the time of the next check; 0 = forget the QP.
-    fn run(&self, state: &mut CheckState, probes: bool) -> Result<()> {
+    fn run(&self, state: &mut QpState, probes: bool) -> Result<()> {
         let Some(requester) = self.port.maps().requester(self.id)? else {
             state.due_ns = 0;
             return Ok(());
@@ -198,13 +191,7 @@ impl Check<'_> {
     }
 
     /// The tail-loss probe. Returns the time of the next check.
-    fn probe(
-        &self,
-        requester: &Requester,
-        rules: Rules,
-        state: &mut CheckState,
-        probes: bool,
-    ) -> Result<u64> {
+    fn probe(&self, requester: &Requester, rules: Rules, state: &mut QpState, probes: bool) -> Result<u64> {
         let &Self { port, params, id, now_ns, .. } = self;
         if requester.progress() != state.progress {
             (state.progress, state.sent.probes) = (requester.progress(), 0);
@@ -246,7 +233,7 @@ impl Check<'_> {
     }
 
     /// The NAK for a trimmed request. Returns the time of the next check.
-    fn answer(&self, requester: &Requester, rules: Rules, state: &mut CheckState) -> Result<u64> {
+    fn answer(&self, requester: &Requester, rules: Rules, state: &mut QpState) -> Result<u64> {
         let action = requester.answer(rules, self.now_ns, state.nak_ns);
         let psn = match action {
             Action::At(due_ns) => return Ok(due_ns),
@@ -307,7 +294,6 @@ fn next_check_ns(requester: &Requester, due_ns: u64, now_ns: u64) -> u64 {
     if is_in_use { due_ns.min(now_ns + CHECK_NS) } else { due_ns }
 }
 
-/// Syndrome of a NAK.
 const fn syndrome(action: Action) -> Syndrome {
     match action {
         Action::RnrNak(_) => Syndrome::RnrNak { timer: SHORTEST_RNR_TIMER },

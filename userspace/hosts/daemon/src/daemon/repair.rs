@@ -46,7 +46,6 @@ pub(super) enum Due {
 }
 
 impl Attempts {
-    /// Whether another repair may be made.
     pub(super) fn due(&mut self, now: Instant) -> Due {
         self.recent.retain(|at| now.duration_since(*at) < WINDOW);
         let shift = u32::try_from(self.recent.len()).unwrap_or(u32::MAX).saturating_sub(1);
@@ -61,7 +60,6 @@ impl Attempts {
         }
     }
 
-    /// Counts a repair.
     pub(super) fn count(&mut self, now: Instant) {
         self.recent.push(now);
         self.total += 1;

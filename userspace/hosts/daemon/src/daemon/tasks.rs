@@ -14,8 +14,9 @@ use dcqcn_support::sync::lock;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
+use super::upkeep::{Age, Events, Feeder, Pacer, PfcTask};
 use super::work::{Begun, Port, Settings, Start};
-use super::{age, backlog, depths, events, host_congestion, pacer, pairs, pfc_tx, probe, watchdog};
+use super::{depths, host_congestion, pairs, probe, watchdog};
 use crate::error::{Context as _, Result};
 use crate::shared_state::{self, TaskHealth};
 use looper::Looper;
@@ -25,21 +26,19 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 type Begin = fn(Start<'_>) -> Begun;
 
-/// All kinds of tasks.
 const KINDS: [(&str, Begin); 10] = [
-    ("pacer", pacer::begin),
-    ("age", age::begin),
+    ("pacer", Pacer::begin),
+    ("age", Age::begin),
     ("pairs", pairs::begin),
-    ("backlog", backlog::begin),
-    ("events", events::begin),
+    ("backlog", Feeder::begin),
+    ("events", Events::begin),
     ("watchdog", watchdog::begin),
     ("depths", depths::begin),
-    ("pfc_tx", pfc_tx::begin),
+    ("pfc_tx", PfcTask::begin),
     ("probe", probe::begin),
     ("host_congestion", host_congestion::begin),
 ];
 
-/// Interfaces with tasks.
 #[derive(Clone, Default)]
 struct Ports {
     /// Generation, incremented by each change.
@@ -73,7 +72,6 @@ struct Thread {
 }
 
 impl Tasks {
-    /// Starts the threads.
     pub(super) fn start(settings: Settings) -> Result<Self> {
         let shared = Arc::new(Shared { settings: Arc::new(settings), ..Shared::default() });
         let mut tasks = Self { shared, threads: Vec::new() };
@@ -89,7 +87,6 @@ impl Tasks {
         Ok(tasks)
     }
 
-    /// Starts the tasks of an interface.
     pub(super) fn add(&mut self, id: Id, port: Arc<Port>) {
         self.change(|ports| _ = ports.ports.insert(id, port));
     }
@@ -108,12 +105,10 @@ impl Tasks {
         }
     }
 
-    /// Sets the idle time of flows.
     pub(super) fn set_age_idle(&self, idle: Option<Duration>) {
         self.shared.settings.set_age_idle(idle);
     }
 
-    /// Health of each kind.
     pub(super) fn health(&self) -> shared_state::Tasks {
         self.threads.iter().map(|thread| (thread.name, Arc::clone(&thread.health))).collect()
     }

@@ -14,7 +14,6 @@ use dcqcn_support::clock::monotonic_ns;
 use super::work::{Begun, IDLE_PERIOD, Port, Start, Work};
 use crate::error::Result;
 
-/// Minimum interval between samples.
 const MIN_PERIOD: Duration = Duration::from_millis(1);
 
 /// State of an interface between samples of its pauses.

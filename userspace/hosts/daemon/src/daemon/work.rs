@@ -10,10 +10,10 @@ use dcqcn_loader::dataplane::Maps;
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
 
-use crate::depths::DepthSamples;
+use super::depths::DepthSamples;
+use super::host_congestion::LastReading;
+use super::pairs::RdmaView;
 use crate::error::Result;
-use crate::last_reading::LastReading;
-use crate::rdma_view::RdmaView;
 
 /// An attached interface, shared by tasks.
 pub(super) struct Port {
@@ -22,7 +22,6 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Opens its maps.
     pub(super) fn open(info: &Info) -> Result<Arc<Self>> {
         let Attachment { info, maps } = attach::reopen(info)?;
         Ok(Arc::new(Self { info, maps: RwLock::new(maps) }))
@@ -43,7 +42,6 @@ impl Port {
 #[derive(Default)]
 pub(super) struct Settings {
     age_idle_ns: AtomicU64,
-    /// Samples of queues and flows.
     pub(super) depth_samples: Arc<DepthSamples>,
     /// RDMA devices and QPs, shared by all interfaces.
     pub(super) rdma: Mutex<RdmaView>,
@@ -54,7 +52,6 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Creates it with the storage for samples, and the socket for PFC frames.
     pub(super) fn new(depth_samples: Arc<DepthSamples>, pause_socket: Option<PauseSocket>) -> Self {
         Self { depth_samples, pause_socket, ..Self::default() }
     }

@@ -3,7 +3,6 @@
 
 mod orders;
 mod overrides;
-mod persisted;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tokio::sync::watch::Sender;
 
+use super::Source;
 use super::config::Config;
 use super::interfaces::{self, ManagedInterfaces, Rejection};
 use super::log::Log;
@@ -25,7 +25,6 @@ use super::manager::notify;
 use super::plan::{ReloadOptions, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
-use super::{Source, change};
 use crate::error::Result;
 use crate::shared_state::{Reloaded, SharedState, Snapshot};
 use overrides::Overrides;
@@ -40,7 +39,6 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(320);
 /// Interval between checks of link speeds, in addition to link notifications.
 const SPEED_PERIOD: Duration = Duration::from_secs(10);
 
-/// Requests to the worker.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Interfaces have changed.
@@ -72,7 +70,6 @@ pub(super) struct Ordered {
     pub(super) reply: oneshot::Sender<Result<Applied, Rejection>>,
 }
 
-/// Inputs of the worker.
 pub(super) struct Worker {
     pub(super) shared: Arc<SharedState>,
     pub(super) log: Log,
@@ -134,9 +131,7 @@ struct WorkerState {
     file: Option<FileWatch>,
     /// The file was rejected, and will be retried.
     retry: Option<Retry>,
-    /// Overrides by clients.
     overrides: Overrides,
-    /// Rate limit of logged rejections.
     rejection_limit: RejectionLimit,
     /// Last rejection, if temporary.
     rejection: String,
@@ -231,9 +226,8 @@ impl WorkerState {
         }
     }
 
-    /// Reverts changes not confirmed in time.
     fn revert_overdue(&mut self) {
-        self.failures.log("cannot revert unconfirmed changes", change::revert());
+        self.failures.log("cannot revert unconfirmed changes", interfaces::revert());
     }
 
     fn follow(&mut self) {
@@ -457,10 +451,8 @@ mod tests {
         let entered = (0..1_000).filter_map(|_| rejection_limit.entry("no".into(), began)).count();
         assert_eq!(entered, 20);
         let later = began + ONE_MORE;
-        assert_eq!(
-            rejection_limit.entry("no".into(), later).as_deref(),
-            Some("no (980 earlier rejections omitted)")
-        );
+        let entry = rejection_limit.entry("no".into(), later);
+        assert_eq!(entry.as_deref(), Some("no (980 earlier rejections omitted)"));
         assert_eq!(rejection_limit.entry("no".into(), later), None);
         // After a long pause, the full burst and no more.
         let rested = later + 1_000 * ONE_MORE;

@@ -2,7 +2,6 @@
 
 use std::fmt::{Display, Write as _};
 
-/// Format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// Prometheus text, supported by all versions.
@@ -63,7 +62,6 @@ pub(super) struct Exposition {
 }
 
 impl Exposition {
-    /// No families.
     pub(super) const fn new(format: Format) -> Self {
         Self { format, text: String::new() }
     }
@@ -90,7 +88,6 @@ impl Exposition {
         Family { text: &mut self.text, name }
     }
 
-    /// The complete text.
     pub(super) fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -99,14 +96,12 @@ impl Exposition {
     }
 }
 
-/// A family that is being written.
 pub(super) struct Family<'a> {
     text: &'a mut String,
     name: String,
 }
 
 impl Family<'_> {
-    /// Adds a series.
     pub(super) fn series(&mut self, labels: &[(&str, &dyn Display)], value: impl Display) {
         self.text.push_str(&self.name);
         for (i, (name, label)) in labels.iter().enumerate() {
@@ -135,6 +130,7 @@ fn escape(text: &str, quotes: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Format::{OpenMetrics, Text};
 
     fn written(format: Format) -> String {
         let mut text = Exposition::new(format);
@@ -148,33 +144,30 @@ mod tests {
     fn family_has_help_type_series() {
         let expected = "# HELP a_total Counts \"a\" \\\\ b.\\nc\n# TYPE a_total counter\na_total 1\n\
                         a_total{x=\"q\\\"uo\\\\te\\n\u{e9}\",y=\"3\"} 0.5\n";
-        assert_eq!(written(Format::Text), expected);
+        assert_eq!(written(Text), expected);
         let expected = "# HELP a Counts \\\"a\\\" \\\\ b.\\nc\n# TYPE a counter\na_total 1\n\
                         a_total{x=\"q\\\"uo\\\\te\\n\u{e9}\",y=\"3\"} 0.5\n# EOF\n";
-        assert_eq!(written(Format::OpenMetrics), expected);
+        assert_eq!(written(OpenMetrics), expected);
     }
 
     #[test]
     fn preferred_format_chosen() {
         for (accept, format) in [
-            ("", Format::Text),
-            ("*/*", Format::Text),
-            ("text/plain", Format::Text),
-            ("application/openmetrics-text", Format::OpenMetrics),
+            ("", Text),
+            ("*/*", Text),
+            ("text/plain", Text),
+            ("application/openmetrics-text", OpenMetrics),
             // Prometheus 2.
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
                  text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-                Format::OpenMetrics,
+                OpenMetrics,
             ),
             // A client that prefers text.
-            (
-                "text/plain;version=0.0.4;q=0.6, application/openmetrics-text;version=1.0.0;q=0.5",
-                Format::Text,
-            ),
-            ("application/openmetrics-text; version=2.0.0, */*;q=0.1", Format::Text),
-            ("application/openmetrics-text;q=0", Format::Text),
-            ("application/openmetrics-text;q=x", Format::Text),
+            ("text/plain;version=0.0.4;q=0.6, application/openmetrics-text;version=1.0.0;q=0.5", Text),
+            ("application/openmetrics-text; version=2.0.0, */*;q=0.1", Text),
+            ("application/openmetrics-text;q=0", Text),
+            ("application/openmetrics-text;q=x", Text),
         ] {
             assert_eq!(Format::preferred(accept), format, "{accept}");
         }

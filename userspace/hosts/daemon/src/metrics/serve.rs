@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinError;
 
 use super::exposition::Format;
-use super::{Scrape, readiness, render};
+use super::{Readiness, Scrape, render};
 use crate::fresh::Fresh;
 use crate::shared_state::SharedState;
 
@@ -75,24 +75,11 @@ impl Exporter {
     async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
         let exporter = Arc::clone(self);
         let read = move || {
-            let found = readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
+            let found = Readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
             (status(found.is_ready), json(&found))
         };
         self.readiness.get(read).await.map_err(internal_error)
     }
-}
-
-/// Body of `/healthz`.
-#[derive(Debug, Serialize)]
-struct Health {
-    /// `ok` or `stuck`.
-    status: &'static str,
-    /// The stalled part.
-    stuck: Option<String>,
-}
-
-async fn index() -> &'static str {
-    INDEX
 }
 
 async fn metrics(
@@ -109,8 +96,10 @@ async fn metrics(
 /// Checks only this process: it is polled often, and a restart would fix no other fault.
 async fn health(State(exporter): State<Arc<Exporter>>) -> impl IntoResponse {
     let stuck = exporter.daemon.as_ref().and_then(|(shared, late)| shared.stuck(*late));
-    let health = Health { status: if stuck.is_none() { "ok" } else { "stuck" }, stuck };
-    answer(status(health.stuck.is_none()), json(&health))
+    let is_well = stuck.is_none();
+    // With the stalled part, if any.
+    let health = serde_json::json!({ "status": if is_well { "ok" } else { "stuck" }, "stuck": stuck });
+    answer(status(is_well), json(&health))
 }
 
 async fn ready(State(exporter): State<Arc<Exporter>>) -> Result<impl IntoResponse, Failed> {
@@ -141,19 +130,16 @@ fn internal_error(error: JoinError) -> Failed {
 /// Serves `/metrics`, `/healthz` and `/readyz` until `shutdown` completes. Its threads are in the network namespace of
 /// the thread that started the runtime.
 pub async fn serve(listener: TcpListener, exporter: Arc<Exporter>, shutdown: impl Future<Output = ()>) {
-    let mut server = Server::new(router(exporter), Limits::SHORT);
+    let router = Router::new()
+        .route("/", get(|| async { INDEX }))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .route("/readyz", get(ready))
+        .with_state(exporter);
+    let mut server = Server::new(router, Limits::SHORT);
     tokio::select! {
         () = server.accept(&listener) => {}
         () = shutdown => {}
     }
     server.finish().await;
-}
-
-fn router(exporter: Arc<Exporter>) -> Router {
-    Router::new()
-        .route("/", get(index))
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(health))
-        .route("/readyz", get(ready))
-        .with_state(exporter)
 }

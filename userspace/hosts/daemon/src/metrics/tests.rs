@@ -9,20 +9,18 @@ use std::thread;
 use std::time::Instant;
 
 use dcqcn_common::stats::Stat;
+use dcqcn_netlink::tc::Stats;
 use dcqcn_telemetry::reading;
 use tokio::net::TcpListener;
 
 use super::exposition::Format;
 use super::*;
-use crate::shared_state::SharedState;
 
 fn scrape() -> Scrape {
     let mut inline = reading("e\"0\\", 20, 0);
     inline.info.inline_peer = Some("eth2".into());
-    Scrape {
-        readings: vec![reading("eth0", 10, 5), inline],
-        unreadable: vec![Failing::new("eth9", "map RP: gone")],
-    }
+    let unreadable = vec![Failing::new("eth9", "map RP: gone")];
+    Scrape { readings: vec![reading("eth0", 10, 5), inline], unreadable }
 }
 
 /// All metrics of a process without a daemon.
@@ -107,7 +105,6 @@ fn flow_series_only_if_enabled() {
     assert!(!text_of(&scrape(), 0).contains("dcqcn_qp_"));
 }
 
-/// A file of the repository.
 fn dist(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../dist").join(path)
 }
@@ -221,4 +218,55 @@ fn server_answers_rejects_and_ends() {
     assert!(exchange(address, &get("/")).contains("/readyz"));
     end.send(()).unwrap();
     server.join().unwrap();
+}
+
+/// Start of the reference page, which `cargo xtask docs` generates from the served text.
+const HEAD: &str = "\
+# Metrics
+*For operators of Prometheus or Grafana; written by `cargo xtask docs` from what `/metrics` serves.*
+
+[Monitor](../how-to/monitor.md#in-prometheus-and-grafana) has the setup, alerts and a dashboard. Each [counter](counters.md) is
+`dcqcn_COUNTER_total` with the labels `interface` and `hook` (xdp, ingress, egress). The hooks of an interface see the same packet
+one after the other: sum over `hook` only for counters of one hook, as those of NP, RP and CP. Metrics of the daemon
+(`dcqcn_interface_served`, `dcqcn_config_*`, `dcqcn_task_*`) need `dcqcn run` with a file or interfaces, not `--metrics-only`.
+`dcqcn_qp_*` are for the busiest flows, on request (`top_qps`, `--top-qps`).
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+";
+
+/// The labels of a series, as `interface, tc`.
+fn labels(series: &str) -> String {
+    let labels =
+        series.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(labels, _)| labels);
+    let names: Vec<&str> = labels.split(',').filter_map(|label| label.split('=').next()).collect();
+    names.join(", ")
+}
+
+#[test]
+fn metrics_page_matches_served() {
+    let mut reading = reading("eth0", 10, 5);
+    reading.queues[3] = Some(Stats::default());
+    let scrape = Scrape { readings: vec![reading], unreadable: Vec::new() };
+    let text = render::whole(&scrape, 1, Some(&SharedState::sample()), Instant::now(), Format::Text);
+    let counters: BTreeSet<String> =
+        Stat::ALL.iter().map(|stat| format!("dcqcn_{}_total", stat.label())).collect();
+    let mut page = HEAD.to_owned();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|line| line.split_once(' ')) else {
+            continue;
+        };
+        let kind = lines.next().and_then(|line| line.rsplit(' ').next()).unwrap();
+        let labels = lines.next_if(|line| !line.starts_with('#')).map(labels).unwrap_or_default();
+        if !counters.contains(name) {
+            page += &format!("| `{name}` | {kind} | {labels} | {help} |\n");
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/metrics.md");
+    if std::env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    let stored = fs::read_to_string(&path).unwrap();
+    assert!(stored == page, "{} differs from /metrics: run `cargo xtask docs`", path.display());
 }

@@ -20,108 +20,49 @@ pub(super) enum CounterMeaning {
 
 use CounterMeaning::{CnpHandled, CnpIgnored, CnpSent, Discard, EcnMarked, Pause};
 
-/// An adapter's counters, and how to enable its DCQCN.
-pub(super) struct Adapter {
-    /// Kernel drivers of its network interfaces.
-    drivers: &'static [&'static str],
-    /// Names in `ethtool -S` and in `hw_counters`.
-    counters: &'static [(CounterMeaning, &'static str)],
-    /// Fix that enables both points, with the interface as `IFACE`.
-    pub(super) enable: &'static str,
-}
+/// Names in `ethtool -S` and in `hw_counters`.
+const COUNTERS: [(CounterMeaning, &str); 6] = [
+    (
+        Pause,
+        "?x_prio#_pause ?x_pfc_ena_frames_pri# ?x_priority_#_xoff.nic ?x_priority_#_xoff port.?x_priority_#_xoff \
+         frames_?x_pripause frames_?x_pripause# frames_?x_pripause_# mac_?x_pfc_pri#_pkt_num ?x_pause_prio_# \
+         mac.?x_pause_frames_class# ?x_ppp#_frames",
+    ),
+    (Discard, "?x_prio#_discards ?x_prio#_discard tc_no_buffer_discard_uc_tc_#"),
+    (EcnMarked, "np_ecn_marked_roce_packets rx_ecn_marked_pkts RxECNMrkd rx_rdma_ecn_pkts ecn_marked"),
+    (CnpSent, "np_cnp_sent tx_cnp_pkts np_cnp_pkts cnpSent tx_rdma_cnp_pkts"),
+    (CnpHandled, "rp_cnp_handled rx_cnp_pkts cnpHandled rx_rdma_cnp_pkts"),
+    (CnpIgnored, "rp_cnp_ignored cnpIgnored"),
+];
 
-const ADAPTERS: [Adapter; 8] = [
-    Adapter {
-        drivers: &["mlx5_core"],
-        counters: &[
-            (Pause, "?x_prio#_pause"),
-            (Discard, "?x_prio#_discards"),
-            (Discard, "?x_prio#_discard"),
-            (EcnMarked, "np_ecn_marked_roce_packets"),
-            (CnpSent, "np_cnp_sent"),
-            (CnpHandled, "rp_cnp_handled"),
-            (CnpIgnored, "rp_cnp_ignored"),
-        ],
-        enable: "`echo 1 > /sys/class/net/IFACE/ecn/roce_np/enable/3`, and the same in `roce_rp` (3: RoCE's priority)",
-    },
-    Adapter {
-        drivers: &["bnxt_en"],
-        counters: &[
-            (Pause, "?x_pfc_ena_frames_pri#"),
-            (EcnMarked, "rx_ecn_marked_pkts"),
-            (CnpSent, "tx_cnp_pkts"),
-            (CnpSent, "np_cnp_pkts"),
-            (CnpHandled, "rx_cnp_pkts"),
-        ],
-        enable: "enable `dcqcn` of the adapter in configfs (`/sys/kernel/config/bnxt_re/DEVICE/ports/1/cc`)",
-    },
-    Adapter {
-        drivers: &["ice", "i40e", "idpf"],
-        counters: &[
-            (Pause, "?x_priority_#_xoff.nic"),
-            (Pause, "?x_priority_#_xoff"),
-            (Pause, "port.?x_priority_#_xoff"),
-            (EcnMarked, "RxECNMrkd"),
-            (CnpSent, "cnpSent"),
-            (CnpHandled, "cnpHandled"),
-            (CnpIgnored, "cnpIgnored"),
-        ],
-        enable: "load the RDMA driver with DCQCN on (`irdma` of Intel's package: `dcqcn_enable=1`)",
-    },
-    Adapter {
-        drivers: &["ionic"],
-        counters: &[
-            (Pause, "frames_?x_pripause"),
-            (Pause, "frames_?x_pripause#"),
-            (Pause, "frames_?x_pripause_#"),
-            (EcnMarked, "rx_rdma_ecn_pkts"),
-            (CnpSent, "tx_rdma_cnp_pkts"),
-            (CnpHandled, "rx_rdma_cnp_pkts"),
-        ],
-        enable: "enable a DCQCN profile of the adapter (`nicctl update dcqcn`)",
-    },
-    Adapter {
-        drivers: &["hns3"],
-        counters: &[(Pause, "mac_?x_pfc_pri#_pkt_num")],
-        enable: "choose DCQCN in the adapter (`/sys/class/infiniband/DEVICE/ports/1/cc_param`)",
-    },
-    Adapter {
-        drivers: &["mlxsw_spectrum"],
-        counters: &[
-            (Pause, "?x_pause_prio_#"),
-            (Discard, "tc_no_buffer_discard_uc_tc_#"),
-            (EcnMarked, "ecn_marked"),
-        ],
-        enable: "a switch port does not answer marks: enable DCQCN at the hosts",
-    },
-    Adapter {
-        drivers: &["nfp"],
-        counters: &[(Pause, "mac.?x_pause_frames_class#")],
-        enable: "the adapter does not have RDMA",
-    },
-    Adapter {
-        drivers: &["cxgb4"],
-        counters: &[(Pause, "?x_ppp#_frames")],
-        enable: "the adapter's RDMA is iWARP, without DCQCN",
-    },
+/// Kernel drivers of adapters, and the fix that enables both DCQCN points, with the interface as `IFACE`.
+const DRIVERS: [(&str, &str); 8] = [
+    (
+        "mlx5_core",
+        "`echo 1 > /sys/class/net/IFACE/ecn/roce_np/enable/3`, and the same in `roce_rp` (3: RoCE's priority)",
+    ),
+    ("bnxt_en", "enable `dcqcn` of the adapter in configfs (`/sys/kernel/config/bnxt_re/DEVICE/ports/1/cc`)"),
+    ("ice i40e idpf", "load the RDMA driver with DCQCN on (`irdma` of Intel's package: `dcqcn_enable=1`)"),
+    ("ionic", "enable a DCQCN profile of the adapter (`nicctl update dcqcn`)"),
+    ("hns3", "choose DCQCN in the adapter (`/sys/class/infiniband/DEVICE/ports/1/cc_param`)"),
+    ("mlxsw_spectrum", "a switch port does not answer marks: enable DCQCN at the hosts"),
+    ("nfp", "the adapter does not have RDMA"),
+    ("cxgb4", "the adapter's RDMA is iWARP, without DCQCN"),
 ];
 
 /// Drivers of virtual interfaces, which have no pauses to count.
 const PARAVIRTUAL: [&str; 6] = ["virtio_net", "vmxnet3", "hv_netvsc", "xen_netfront", "gve", "ena"];
 
-/// Whether a counter of this name has that meaning for any adapter.
 pub(super) fn means(name: &str, meaning: CounterMeaning) -> bool {
-    ADAPTERS
-        .iter()
-        .flat_map(|adapter| adapter.counters)
-        .any(|(of, pattern)| *of == meaning && is(name, pattern))
+    COUNTERS.iter().any(|(of, names)| *of == meaning && names.split(' ').any(|pattern| is(name, pattern)))
 }
 
-pub(super) fn of_driver(driver: &str) -> Option<&'static Adapter> {
-    ADAPTERS.iter().find(|adapter| adapter.drivers.contains(&driver))
+/// The fix that enables DCQCN in the adapter of a known driver.
+pub(super) fn of_driver(driver: &str) -> Option<&'static str> {
+    let found = DRIVERS.iter().find(|(drivers, _)| drivers.split(' ').any(|of| of == driver));
+    found.map(|(_, fix)| *fix)
 }
 
-/// Whether a driver's interfaces are virtual.
 pub(super) fn is_paravirtual(driver: &str) -> bool {
     PARAVIRTUAL.contains(&driver)
 }

@@ -4,7 +4,6 @@ mod attached;
 mod host;
 mod links;
 mod pacer;
-mod pauses;
 mod points;
 mod rdma;
 #[cfg(test)]
@@ -100,8 +99,8 @@ const ALL: &[Check] = &[
     Interface(links::pause_before_marks),
     Interface(links::priority_discards),
     Interface(links::counters_not_read),
-    Read(pauses::without_watchdog),
-    Read(pauses::without_effect),
+    Read(pacer::pauses_without_watchdog),
+    Read(pacer::pauses_without_effect),
     Device(rdma::without_role),
     Hosts(rdma::elsewhere),
     Device(rdma::bypass),
@@ -120,7 +119,6 @@ const ALL: &[Check] = &[
     Hosts(host::unread),
 ];
 
-/// All findings of the checks, in their order.
 pub(super) fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let readings: Vec<Reading<'_>> = known(snapshot).collect();
     let marking = || readings.iter().filter(|reading| reading.config.scalars.cp_enable != 0);
@@ -187,7 +185,6 @@ impl<'a> Reading<'a> {
         keys.iter().map(param).collect::<Vec<_>>().join(", ")
     }
 
-    /// The command that changes its parameters.
     fn set(&self, changes: &str) -> String {
         format!("`dcqcn set {} {changes}`", self.iface)
     }
@@ -213,10 +210,8 @@ impl<'a> Reading<'a> {
     /// Classes that mark and had packets; if none had, classes selected by DSCP.
     fn marking_classes(&self) -> Vec<usize> {
         let marks = |tc: &usize| self.config.wred.get(*tc).is_some_and(|wred| wred.ecn != 0);
-        let used: Vec<usize> = (0..self.config.wred.len())
-            .filter(marks)
-            .filter(|tc| self.seen.class(*tc).packets != 0)
-            .collect();
+        let used = (0..self.config.wred.len()).filter(marks).filter(|tc| self.seen.class(*tc).packets != 0);
+        let used: Vec<usize> = used.collect();
         let chosen = || self.chosen_classes().into_iter().filter(marks).filter(|tc| *tc != self.cnp_class());
         if used.is_empty() { chosen().collect() } else { used }
     }

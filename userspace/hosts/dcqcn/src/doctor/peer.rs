@@ -5,7 +5,6 @@
 mod bulk;
 mod findings;
 mod listen;
-mod local;
 mod messages;
 mod report;
 mod roce;
@@ -20,11 +19,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_support::interrupt::Interrupt;
 
-use local::Local;
 use messages::{Answer, Connection, PROTOCOL, Request};
 use report::{Direction, Phase, Roce, Tcp};
 use roce::{Pace, Path};
-use side::{Attached, Side};
+use side::{Attached, Local, Side};
 
 pub(crate) use listen::listen;
 pub(crate) use report::Report;
@@ -39,7 +37,6 @@ const MAX_STREAMS: u8 = 8;
 /// Numbers of TCP streams measured.
 const STREAMS: [u8; 2] = [1, MAX_STREAMS];
 
-/// Options of a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// Time of each TCP measurement.
@@ -199,7 +196,6 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends test packets in one direction.
     fn roce(&mut self, direction: Direction, local: &Side, remote: &Side) -> Result<Roce> {
         let Options { dscp, packets_per_s, .. } = self.options;
         let to_peer = direction == Direction::ToPeer;

@@ -12,7 +12,6 @@ use super::snapshot::{self, Counts, Link, Snapshot, VERSION};
 
 const SNAPSHOT: &str = "snapshot.json";
 
-/// Error of writing or reading a recording.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{}: {source}{hint}", path.display())]
@@ -38,9 +37,6 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error {
 }
 
 /// Creates a directory for a recording.
-///
-/// # Errors
-/// The directory contains a recording, or cannot be created.
 pub(crate) fn create(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(failed(dir))?;
     let path = dir.join(SNAPSHOT);
@@ -66,16 +62,11 @@ pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
 }
 
 /// Reads a recording written by [`write()`].
-///
-/// # Errors
-/// The recording is missing, damaged, or of another version.
 pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
     let path = dir.join(SNAPSHOT);
-    let text = text(&path)?.ok_or_else(|| Error::File {
-        path: path.clone(),
-        source: io::Error::from_raw_os_error(libc::ENOENT),
-        hint: RECORD_FIRST,
-    })?;
+    let source = io::Error::from_raw_os_error(libc::ENOENT);
+    let missing = || Error::File { path: path.clone(), source, hint: RECORD_FIRST };
+    let text = text(&path)?.ok_or_else(missing)?;
     let json = |source| Error::Json { path: path.clone(), source };
     // Check the version first: unknown fields of another version would be confusing errors.
     let value: serde_json::Value = serde_json::from_str(&text).map_err(json)?;

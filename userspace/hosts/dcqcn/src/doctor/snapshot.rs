@@ -28,7 +28,6 @@ pub(crate) struct Snapshot {
     pub attachments: Vec<Attached>,
     /// All interfaces but the loopback.
     pub links: Vec<Link>,
-    /// All RDMA devices.
     pub rdma: Vec<Rdma>,
     #[serde(default)]
     pub rdma_elsewhere: Vec<RdmaElsewhere>,
@@ -53,7 +52,6 @@ pub(crate) struct Host {
     pub controller: Option<bool>,
     /// Idle states of the first CPU.
     pub idle_states: Vec<IdleState>,
-    /// CPUs of each NUMA node.
     pub numa_nodes: BTreeMap<u32, Vec<u32>>,
     /// Packets received by all CPUs at the first and at the second reading.
     pub softnet: Option<[Softnet; 2]>,
@@ -68,7 +66,6 @@ pub(crate) struct IdleState {
     pub disabled: bool,
 }
 
-/// An attachment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Attached {
@@ -99,7 +96,6 @@ pub(crate) struct Attached {
     pub tables: Option<Tables>,
 }
 
-/// A program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Running {
@@ -121,11 +117,9 @@ pub(crate) struct Counts {
     pub classes: BTreeMap<u8, Class>,
 }
 
-/// Counters of a traffic class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Class {
-    /// RoCEv2 packets.
     pub packets: u64,
     /// ECN-capable packets (ECT or CE).
     pub ect_packets: u64,
@@ -148,7 +142,6 @@ pub(crate) struct Tables {
     pub pairs: u64,
 }
 
-/// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Link {
@@ -159,7 +152,6 @@ pub(crate) struct Link {
     pub speed_bps: Option<u64>,
     /// Type of a virtual interface; `None` for hardware.
     pub kind: Option<String>,
-    /// Administratively up.
     pub up: bool,
     /// Index of a veth's other end, if in the same namespace.
     pub peer: Option<u32>,
@@ -197,11 +189,8 @@ pub(crate) const HIDING: &[&str] = &["hw-tc-offload", "l2-fwd-offload"];
 #[serde(deny_unknown_fields)]
 pub(crate) struct Qdisc {
     pub kind: String,
-    /// Handle, as in `8001:`.
     pub handle: String,
-    /// Parent: `root`, or a class.
     pub parent: String,
-    /// Limits, if it is an fq.
     pub fq: Option<Fq>,
     /// Backlog at the second reading, bytes.
     #[serde(default)]
@@ -228,11 +217,9 @@ pub(crate) struct Shaper {
     pub sent_bytes: u64,
 }
 
-/// An RDMA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rdma {
-    /// Name, as in `rdma link`.
     pub name: String,
     /// Interfaces of its ports.
     pub ifaces: Vec<String>,
@@ -253,12 +240,10 @@ pub(crate) struct RdmaElsewhere {
     pub name: String,
     /// PID of a process in that namespace.
     pub pid: u32,
-    /// Name of that process.
     pub command: String,
     pub connected_qps: Option<u64>,
 }
 
-/// A failed reading.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Unread {
@@ -328,7 +313,6 @@ pub(super) fn parameters(config: &Config) -> BTreeMap<String, String> {
 impl Shaper {
     /// Rate sent while packets waited nearly all the time; `None` if they did not, or without samples.
     pub(super) fn served_bps(&self) -> Option<u64> {
-        /// Minimum number of samples.
         const MIN_SAMPLES: u32 = 10;
         let busy = self.samples >= MIN_SAMPLES && self.waiting >= self.samples - self.samples / 10;
         let bits = u128::from(self.sent_bytes) * 8 * 1_000_000_000;
@@ -378,7 +362,6 @@ pub(super) struct Observed {
     pub(super) counts: Counts,
     /// The period, as in `in 2 s`.
     pub(super) when: String,
-    /// Whether the period is that between the two readings.
     pub(super) is_between_readings: bool,
 }
 
@@ -451,4 +434,39 @@ impl Counts {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_round_trip() {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = 25_000_000_000;
+        config.scalars.pacer = 1;
+        config.wred[3].pmax_ppm = 200_000;
+        config.dscp_to_tc[24] = 3;
+        let written = parameters(&config);
+        assert_eq!(written.len(), 4, "{written:?}");
+        assert_eq!(super::config(&written), Ok(config));
+    }
+
+    #[test]
+    fn invalid_parameters_reported() {
+        let of = |key: &str, value: &str| config(&[(key.to_owned(), value.to_owned())].into()).unwrap_err();
+        assert!(of("rpg_ai_rat", "1mbit").contains("rpg_ai_rate"));
+        assert!(of("rpg_gd", "99").contains("10 to 15"));
+        assert!(of("wred.3.kmin", "1GB").contains("above"));
+    }
+
+    #[test]
+    fn growth_between_samples_counted() {
+        let texts = [
+            "NIC statistics:\n     rx_prio3_pause: 5\n     other: 1\n",
+            "NIC statistics:\n     rx_prio3_pause: 9\n     tx_prio3_pause: 2\n     other: 7\n     bad: x\n",
+        ];
+        let link = Link { ethtool: Some(texts.map(str::to_owned)), ..Link::default() };
+        let grown = link.grown(|name| name.ends_with("_pause"));
+        let expected = [("rx_prio3_pause".to_owned(), 4), ("tx_prio3_pause".to_owned(), 2)];
+        assert_eq!(grown, expected.into());
+        assert_eq!(Link::default().grown(|_| true), BTreeMap::new());
+    }
+}

@@ -63,7 +63,6 @@ pub(crate) fn take(observe: Duration) -> Snapshot {
     snapshot
 }
 
-/// Failed readings.
 #[derive(Default)]
 struct Notes(Vec<Unread>);
 
@@ -159,7 +158,6 @@ impl Sampler {
         }
     }
 
-    /// Stores the results.
     fn finish(self, links: &mut [Link]) {
         for link in links {
             let found = self.counts.get(&link.index).into_iter().flatten();

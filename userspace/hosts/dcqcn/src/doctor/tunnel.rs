@@ -169,11 +169,7 @@ mod tests {
             ("tagged", tagged.clone(), None),
             ("vxlan", ethernet(0x0800, &v4(17, &vxlan(&frame))), Some("vxlan")),
             ("vxlan over IPv6, tagged inside", ethernet(0x86dd, &v6(17, &vxlan(&tagged))), Some("vxlan")),
-            (
-                "vxlan without RoCE",
-                ethernet(0x0800, &v4(17, &vxlan(&ethernet(0x0800, &v4(6, &[0; 20]))))),
-                None,
-            ),
+            ("vxlan with TCP", ethernet(0x0800, &v4(17, &vxlan(&ethernet(0x0800, &v4(6, &[0; 20]))))), None),
             ("geneve", ethernet(0x0800, &v4(17, &udp(6081, &geneve))), Some("geneve")),
             ("gre", ethernet(0x0800, &v4(47, &[&[0, 0, 8, 0], &roce()[..]].concat())), Some("gre")),
             (
@@ -192,11 +188,7 @@ mod tests {
             ("uet", ethernet(0x0800, &v4(17, &udp(4793, &[0; 8]))), Some(UET)),
             ("uet of the reference provider", ethernet(0x0800, &v4(17, &udp(49150, &[0; 8]))), Some(UET)),
             ("uet over IP", ethernet(0x86dd, &v6(253, &[0; 8])), Some(UET)),
-            (
-                "the outermost tunnel determines the label",
-                ethernet(0x0800, &v4(4, &v4(17, &vxlan(&frame)))),
-                Some("ipip"),
-            ),
+            ("vxlan in ipip: the outermost", ethernet(0x0800, &v4(4, &v4(17, &vxlan(&frame)))), Some("ipip")),
         ] {
             assert_eq!(label(&packet), expected, "{name}");
             for len in 0..packet.len() {

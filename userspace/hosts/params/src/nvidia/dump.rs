@@ -12,14 +12,12 @@ const ANY_PORT: u8 = 0;
 /// Prefixes of names that concern congestion control.
 const PREFIXES: [&str; 9] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_", "rtt_"];
 
-/// A line with a value.
 struct Line {
     /// File and line number.
     at: PathBuf,
     value: String,
     /// Value after the next boot, if it differs.
     next_boot: Option<String>,
-    /// Directory of its file.
     directory: Option<String>,
 }
 
@@ -27,10 +25,8 @@ impl Import {
     pub(super) fn dump(&mut self, path: &Path, text: &str, port: Option<u8>) -> Result<(), Error> {
         let lines = lines(path, text, &mut self.notes);
         let known = lines.iter().filter(|(name, _)| find_entry(name).is_some());
-        let directories: BTreeSet<String> = known
-            .flat_map(|(_, of_ports)| of_ports.values())
-            .filter_map(|line| line.directory.clone())
-            .collect();
+        let known = known.flat_map(|(_, of_ports)| of_ports.values());
+        let directories: BTreeSet<String> = known.filter_map(|line| line.directory.clone()).collect();
         let mut is_other_port = false;
         for (name, mut of_ports) in lines {
             let Some((&first, Line { at, .. })) = of_ports.first_key_value() else { continue };

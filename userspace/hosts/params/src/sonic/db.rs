@@ -24,35 +24,31 @@ pub enum Error {
     Export(String),
 }
 
+pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An object: tables of a file, rows of a table, or fields of a row.
+pub(super) type Fields = Map<String, Value>;
+
 /// Imported tables.
-pub(super) const TABLES: [&str; 13] = [
-    "BUFFER_PG",
-    "BUFFER_PROFILE",
-    "CABLE_LENGTH",
-    "DEVICE_METADATA",
-    "DSCP_TO_TC_MAP",
-    "MAP_PFC_PRIORITY_TO_QUEUE",
-    "PFC_WD",
-    "PORT",
-    "PORT_QOS_MAP",
-    "QUEUE",
-    "SCHEDULER",
-    "TC_TO_QUEUE_MAP",
-    "WRED_PROFILE",
-];
+const TABLES: &str = "BUFFER_PG BUFFER_PROFILE CABLE_LENGTH DEVICE_METADATA DSCP_TO_TC_MAP MAP_PFC_PRIORITY_TO_QUEUE \
+                      PFC_WD PORT PORT_QOS_MAP QUEUE SCHEDULER TC_TO_QUEUE_MAP WRED_PROFILE";
+
+pub(super) fn is_imported(table: &str) -> bool {
+    TABLES.split(' ').any(|name| name == table)
+}
 
 /// A `config_db.json`.
 #[derive(Clone, Debug)]
 pub struct Database {
     file: String,
-    tables: Map<String, Value>,
+    tables: Fields,
 }
 
 /// Reads the tables of a file, which may be a list of objects.
 struct Parts;
 
 impl<'de> Visitor<'de> for Parts {
-    type Value = Map<String, Value>;
+    type Value = Fields;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Tables.expecting(f)
@@ -74,7 +70,7 @@ impl<'de> Visitor<'de> for Parts {
 }
 
 /// Adds `part` to `all`: tables to tables, and fields to rows. A field is repeated with an equal value only.
-fn merge<E: serde::de::Error>(all: &mut Map<String, Value>, part: Map<String, Value>) -> Result<(), E> {
+fn merge<E: serde::de::Error>(all: &mut Fields, part: Fields) -> Result<(), E> {
     for (key, value) in part {
         match (all.get_mut(&key), value) {
             (Some(Value::Object(own)), Value::Object(other)) => merge(own, other)?,
@@ -91,7 +87,7 @@ fn merge<E: serde::de::Error>(all: &mut Map<String, Value>, part: Map<String, Va
 struct Tables;
 
 impl<'de> DeserializeSeed<'de> for Tables {
-    type Value = Map<String, Value>;
+    type Value = Fields;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
@@ -99,7 +95,7 @@ impl<'de> DeserializeSeed<'de> for Tables {
 }
 
 impl<'de> Visitor<'de> for Tables {
-    type Value = Map<String, Value>;
+    type Value = Fields;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tables, as in {\"PORT\": {...}}")
@@ -110,7 +106,7 @@ impl<'de> Visitor<'de> for Tables {
         while let Some(name) = tables.next_key::<String>()? {
             // A row of a dump is named `TABLE|ROW`.
             let table = name.split('|').next().unwrap_or_default();
-            let is_imported = TABLES.contains(&table);
+            let is_imported = is_imported(table);
             let value = if is_namespace(&name) {
                 Value::Object(tables.next_value_seed(Tables)?)
             } else if is_imported {
@@ -135,6 +131,15 @@ fn repeated<E: serde::de::Error>(key: &str) -> E {
     E::custom(format_args!("`{key}` is repeated with another value; merge the two"))
 }
 
+/// Methods of a visitor for values without parts.
+macro_rules! scalars {
+    ($($visit:ident($value:ty)),*) => {
+        $(fn $visit<E>(self, value: $value) -> Result<Value, E> {
+            Ok(value.into())
+        })*
+    };
+}
+
 /// Reads a JSON value. Keys of an object may be repeated with equal values only: otherwise one of two rows, or half of a
 /// table in two parts, would be ignored.
 struct Consistent;
@@ -154,25 +159,7 @@ impl<'de> Visitor<'de> for Consistent {
         f.write_str("a JSON value")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
+    scalars!(visit_bool(bool), visit_i64(i64), visit_u64(u64), visit_f64(f64), visit_str(&str));
 
     fn visit_unit<E>(self) -> Result<Value, E> {
         Ok(Value::Null)
@@ -210,6 +197,12 @@ pub(super) enum Number {
     Is(u64),
 }
 
+impl Number {
+    pub(super) const fn value(self) -> Option<u64> {
+        if let Self::Is(value) = self { Some(value) } else { None }
+    }
+}
+
 /// A row of a table, with accessors of its fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a> {
@@ -217,38 +210,27 @@ pub(super) struct Row<'a> {
     table: &'static str,
     key: &'a str,
     /// `None` if the row is not an object.
-    fields: Option<&'a Map<String, Value>>,
+    fields: Option<&'a Fields>,
 }
 
 impl Database {
     /// Parses `text` from the file called `file`.
-    ///
-    /// # Errors
-    /// The text is not JSON, or neither an object nor a list of objects that agree.
-    pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
+    pub fn parse(file: &str, text: &[u8]) -> Result<Self> {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let mut json = serde_json::Deserializer::from_slice(text);
-        let tables = json
-            .deserialize_any(Parts)
-            .and_then(|tables| json.end().map(|()| tables))
-            .map_err(|source| Error::Json { file: file.to_owned(), source })?;
+        let tables = json.deserialize_any(Parts).and_then(|tables| json.end().map(|()| tables));
+        let tables = tables.map_err(|source| Error::Json { file: file.to_owned(), source })?;
         Ok(Self { file: file.to_owned(), tables: tables_of_dump(tables) })
     }
 
     /// The tables of the namespace that has `port`, and the port's name in `PORT`. `port` may be an alias, or
     /// `NAMESPACE|PORT` if several namespaces have a port of that name; so is `asic`, the ASIC of a card.
-    ///
-    /// # Errors
-    /// Several namespaces have the port.
-    pub(super) fn of_port(&self, asic: Option<&str>, port: &str) -> Result<(Cow<'_, Self>, String), Error> {
-        let part = |tables: &Map<String, Value>| Self { file: self.file.clone(), tables: tables.clone() };
-        let mut parts: Vec<(&str, Self)> = self
-            .tables
-            .iter()
-            .filter(|(name, _)| is_namespace(name))
-            .filter_map(|(name, tables)| Some((name.as_str(), part(tables.as_object()?))))
-            .collect();
+    pub(super) fn of_port(&self, asic: Option<&str>, port: &str) -> Result<(Cow<'_, Self>, String)> {
+        let part = |tables: &Fields| Self { file: self.file.clone(), tables: tables.clone() };
+        let parts = self.tables.iter().filter(|(name, _)| is_namespace(name));
+        let parts = parts.filter_map(|(name, tables)| Some((name.as_str(), part(tables.as_object()?))));
+        let mut parts: Vec<(&str, Self)> = parts.collect();
         if parts.is_empty() {
             self.check_alias(port)?;
             let name = self.port_name(port).unwrap_or_else(|| port.to_owned());
@@ -278,7 +260,7 @@ impl Database {
     }
 
     /// Rejects a name that is the alias of two ports, and not the key of one.
-    fn check_alias(&self, port: &str) -> Result<(), Error> {
+    fn check_alias(&self, port: &str) -> Result<()> {
         let Some(rows) = self.tables.get("PORT").and_then(Value::as_object) else { return Ok(()) };
         let has_alias = |row: &Value| row.get("alias").and_then(Value::as_str) == Some(port);
         let mut names = rows.iter().filter(|(_, row)| has_alias(row)).map(|(name, _)| name);
@@ -299,7 +281,6 @@ impl Database {
         found.map(|(name, _)| name.clone())
     }
 
-    /// Whether the file has a table.
     pub(super) fn has(&self, table: &str) -> bool {
         self.tables.get(table).is_some_and(|rows| !rows.is_null())
     }
@@ -308,13 +289,12 @@ impl Database {
         Error::Content { file: self.file.clone(), at: at.to_string(), message: message.to_string() }
     }
 
-    /// Names of the tables.
     pub(super) fn tables(&self) -> impl Iterator<Item = &str> {
         self.tables.keys().map(String::as_str)
     }
 
     /// Rows of a table; empty if it is absent. Rows that are not used need not be valid: see [`Row::valid`].
-    pub(super) fn rows<'a>(&'a self, table: &'static str) -> Result<Vec<Row<'a>>, Error> {
+    pub(super) fn rows<'a>(&'a self, table: &'static str) -> Result<Vec<Row<'a>>> {
         let rows = match self.tables.get(table) {
             None | Some(Value::Null) => return Ok(Vec::new()),
             Some(Value::Object(rows)) => rows,
@@ -325,24 +305,22 @@ impl Database {
         Ok(rows.iter().map(row).collect())
     }
 
-    pub(super) fn row(&self, table: &'static str, key: &str) -> Result<Option<Row<'_>>, Error> {
+    pub(super) fn row(&self, table: &'static str, key: &str) -> Result<Option<Row<'_>>> {
         self.rows(table)?.into_iter().find(|row| row.key == key).map(Row::valid).transpose()
     }
 }
 
 impl<'a> Row<'a> {
-    /// Name of the table.
     pub(super) const fn table(&self) -> &'static str {
         self.table
     }
 
-    /// Key of the row.
     pub(super) const fn key(&self) -> &'a str {
         self.key
     }
 
     /// The row, before its fields are used.
-    pub(super) fn valid(self) -> Result<Self, Error> {
+    pub(super) fn valid(self) -> Result<Self> {
         match self.fields {
             Some(_) => Ok(self),
             None => Err(self.error("expected an object of fields")),
@@ -361,8 +339,8 @@ impl<'a> Row<'a> {
     pub(super) fn merged(
         rows: &[Self],
         what: impl Display,
-        cell: &'a OnceCell<Map<String, Value>>,
-    ) -> Result<Option<Self>, Error> {
+        cell: &'a OnceCell<Fields>,
+    ) -> Result<Option<Self>> {
         let Some((&first, others)) = rows.split_first() else { return Ok(None) };
         for (index, row) in rows.iter().enumerate() {
             for other in rows.iter().take(index) {
@@ -386,7 +364,6 @@ impl<'a> Row<'a> {
         Ok(Some(Self { fields: Some(fields), ..first }))
     }
 
-    /// The key, shortened for error messages.
     pub(super) fn short_key(&self) -> String {
         let ports: Vec<_> = self.key.split(',').collect();
         match ports.as_slice() {
@@ -400,18 +377,15 @@ impl<'a> Row<'a> {
         self.fields.into_iter().flatten().map(|(field, _)| field.as_str()).filter(|field| *field != "NULL")
     }
 
-    /// An error about the row.
     pub(super) fn error(&self, message: impl Display) -> Error {
         self.db.error(format_args!("{}|{}", self.table, self.short_key()), message)
     }
 
-    /// An error about a field.
     pub(super) fn field_error(&self, field: &str, message: impl Display) -> Error {
         self.db.error(format_args!("{}|{} {field}", self.table, self.short_key()), message)
     }
 
-    /// Text of a field; `None` if it is absent or a placeholder.
-    pub(super) fn text(&self, field: &str) -> Result<Option<String>, Error> {
+    pub(super) fn text(&self, field: &str) -> Result<Option<String>> {
         match self.fields.and_then(|fields| fields.get(field)) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => {
@@ -425,13 +399,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Whole number in a field.
-    pub(super) fn number(
-        &self,
-        field: &str,
-        range: &RangeInclusive<u64>,
-        what: &str,
-    ) -> Result<Number, Error> {
+    pub(super) fn number(&self, field: &str, range: &RangeInclusive<u64>, what: &str) -> Result<Number> {
         let Some(text) = self.text(field)?.filter(|text| !text.is_empty()) else {
             return Ok(Number::Absent);
         };
@@ -446,8 +414,7 @@ impl<'a> Row<'a> {
         Err(self.field_error(field, format_args!("`{text}`: expected {what}, {low} to {high}")))
     }
 
-    /// Boolean in a field.
-    pub(super) fn switch(&self, field: &str) -> Result<Option<bool>, Error> {
+    pub(super) fn switch(&self, field: &str) -> Result<Option<bool>> {
         let text = self.text(field)?.filter(|text| !text.is_empty());
         match text.map(|text| text.to_ascii_lowercase()).as_deref() {
             None => Ok(None),
@@ -458,7 +425,7 @@ impl<'a> Row<'a> {
     }
 
     /// Reference to a row of `table` in a field, as `NAME` or, in old files, as `[TABLE|NAME]`.
-    pub(super) fn name_in(&self, field: &str, table: &'static str) -> Result<Option<String>, Error> {
+    pub(super) fn name_in(&self, field: &str, table: &'static str) -> Result<Option<String>> {
         let Some(text) = self.text(field)?.filter(|text| !text.is_empty()) else { return Ok(None) };
         let Some(rest) = text.strip_prefix('[') else {
             return Ok(Some(text));
@@ -471,10 +438,7 @@ impl<'a> Row<'a> {
     }
 
     /// The row of `table` that a field refers to; `None` without a reference, or without that table in the file.
-    ///
-    /// # Errors
-    /// The file has the table, but not the row.
-    pub(super) fn reference(&self, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
+    pub(super) fn reference(&self, field: &str, table: &'static str) -> Result<Option<Row<'a>>> {
         let Some(name) = self.name_in(field, table)?.filter(|_| self.db.has(table)) else { return Ok(None) };
         let found = self.db.row(table, &name)?;
         found.map(Some).ok_or_else(|| {
@@ -503,7 +467,7 @@ fn is_namespace(name: &str) -> bool {
 }
 
 /// Tables from the rows of `sonic-db-dump`: `{"QUEUE|Ethernet0|3": {"type": "hash", "value": {...}}}`.
-fn tables_of_dump(entries: Map<String, Value>) -> Map<String, Value> {
+fn tables_of_dump(entries: Fields) -> Fields {
     let is_row = |(key, entry): (&String, &Value)| {
         key.contains('|') && entry.get("type").and_then(Value::as_str) == Some("hash")
     };

@@ -1,12 +1,10 @@
 //! Export of parameters to a switch's configuration.
 
-mod pfc;
-
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{Config, SCHEDULER_STRICT, WredConfig};
-use serde_json::{Map, Value, json};
+use dcqcn_common::params::{Config, PFC_WD_DROP, PfcConfig, SCHEDULER_STRICT, WredConfig};
+use serde_json::{Value, json};
 
-use super::db::Error;
+use super::db::{Error, Fields, Result};
 
 /// Name of the exported maps.
 const MAP: &str = "DCQCN";
@@ -21,29 +19,26 @@ pub struct Export {
 }
 
 /// The tables that configure `port` of a switch like `config`.
-///
-/// # Errors
-/// Two classes in use share a queue and mark differently: in SONiC WRED belongs to the queue.
-pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
+pub fn export(config: &Config, port: &str) -> Result<Export> {
     let mut notes = Vec::new();
-    let mut tables = Map::new();
+    let mut tables = Fields::new();
     if let Some(row) = speed(config, &mut notes) {
         tables.insert("PORT".into(), json!({ port: row }));
     }
-    let map = |entries: &[u8]| -> Map<String, Value> {
+    let map = |entries: &[u8]| -> Fields {
         entries.iter().enumerate().map(|(i, entry)| (i.to_string(), entry.to_string().into())).collect()
     };
     tables.insert("DSCP_TO_TC_MAP".into(), json!({ MAP: map(&config.dscp_to_tc[..DSCPS]) }));
     tables.insert("TC_TO_QUEUE_MAP".into(), json!({ MAP: map(&config.tc_to_queue) }));
-    let mut qos = Map::new();
+    let mut qos = Fields::new();
     qos.insert("dscp_to_tc_map".into(), MAP.into());
     qos.insert("tc_to_queue_map".into(), MAP.into());
-    pfc::add(config, port, &mut qos, &mut tables, &mut notes);
+    add_pfc(config, port, &mut qos, &mut tables, &mut notes);
     tables.insert("PORT_QOS_MAP".into(), json!({ port: qos }));
-    let (mut profiles, mut queues, mut schedulers) = (Map::new(), Map::new(), Map::new());
+    let (mut profiles, mut queues, mut schedulers) = (Fields::new(), Fields::new(), Fields::new());
     for queue in 0..CLASSES {
         let Some(tc) = class_of_queue(config, queue)? else { continue };
-        let mut row = Map::new();
+        let mut row = Fields::new();
         if let Some(wred) = config.wred.get(tc) {
             let name = format!("DCQCN_QUEUE{queue}");
             profiles.insert(name.clone(), profile(wred, &format!("wred.{tc}"), &mut notes));
@@ -76,18 +71,13 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
     Ok(Export { tables: tables.into(), notes })
 }
 
-/// Scheduling of a queue.
-fn scheduler(config: &Config, queue: usize) -> Map<String, Value> {
-    let mut row = Map::new();
-    match config.queue.get(queue) {
-        Some(of) if of.scheduler == SCHEDULER_STRICT => _ = row.insert("type".into(), "STRICT".into()),
-        Some(of) => {
-            row.insert("type".into(), "DWRR".into());
-            row.insert("weight".into(), of.weight.to_string().into());
-        }
-        None => {}
-    }
-    row
+fn scheduler(config: &Config, queue: usize) -> Fields {
+    let fields = match config.queue.get(queue) {
+        Some(of) if of.scheduler == SCHEDULER_STRICT => vec![("type", "STRICT".to_owned())],
+        Some(of) => vec![("type", "DWRR".to_owned()), ("weight", of.weight.to_string())],
+        None => Vec::new(),
+    };
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value.into())).collect()
 }
 
 fn speed(config: &Config, notes: &mut Vec<String>) -> Option<Value> {
@@ -132,7 +122,7 @@ fn profile(wred: &WredConfig, row: &str, notes: &mut Vec<String>) -> Value {
 }
 
 /// The class that determines a queue's marking: the first in use, or the first mapped to it.
-fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>, Error> {
+fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>> {
     let classes = (0..CLASSES)
         .filter(|tc| config.tc_to_queue.get(*tc).is_some_and(|of_tc| usize::from(*of_tc) == queue));
     let classes: Vec<usize> = classes.collect();
@@ -145,5 +135,73 @@ fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>, Error>
              queue; make wred.{first} and wred.{other} equal, or set tc_to_queue.{other} to another queue"
         ))),
         None => Ok(Some(first)),
+    }
+}
+
+/// Shortest time of a watchdog (sonic-pfcwd.yang).
+const MIN_WATCHDOG_NS: u64 = 100_000_000;
+
+/// Adds PFC to the port's row of `PORT_QOS_MAP` and as separate tables; nothing if PFC is unused.
+fn add_pfc(config: &Config, port: &str, qos: &mut Fields, tables: &mut Fields, notes: &mut Vec<String>) {
+    let enabled = config.pfc.iter().enumerate().filter(|(_, pfc)| pfc.rx != 0);
+    let enabled = enabled.map(|(priority, _)| priority.to_string()).collect::<Vec<_>>().join(",");
+    let watchdog = config.watchdog();
+    buffers(config, port, tables, notes);
+    let is_default =
+        |(of, default): (&PfcConfig, &PfcConfig)| (of.rx, of.queue) == (default.rx, default.queue);
+    if watchdog.is_none() && config.pfc.iter().zip(&Config::DEFAULT.pfc).all(is_default) {
+        return;
+    }
+    if let Some(watchdog) = watchdog {
+        qos.insert("pfcwd_sw_enable".into(), enabled.clone().into());
+        let mut ms = |key: &str, ns: u64| {
+            if ns < MIN_WATCHDOG_NS {
+                notes.push(format!("{key} is raised to 100 ms, SONiC's minimum"));
+            } else if !ns.is_multiple_of(1_000_000) {
+                notes.push(format!("{key} is rounded up to whole milliseconds"));
+            }
+            ns.max(MIN_WATCHDOG_NS).div_ceil(1_000_000).to_string()
+        };
+        let action = if config.scalars.pfc_wd_action == PFC_WD_DROP { "drop" } else { "forward" };
+        let row = json!({
+            "action": action,
+            "detection_time": ms("pfc_wd_detection_time", watchdog.detection_ns),
+            "restoration_time": ms("pfc_wd_restoration_time", watchdog.restoration_ns),
+        });
+        tables.insert("PFC_WD".into(), json!({ port: row }));
+    }
+    qos.insert("pfc_enable".into(), enabled.into());
+    qos.insert("pfc_to_queue_map".into(), MAP.into());
+    let queues = config.pfc.iter().enumerate();
+    let queues: Fields =
+        queues.map(|(priority, pfc)| (priority.to_string(), pfc.queue.to_string().into())).collect();
+    tables.insert("MAP_PFC_PRIORITY_TO_QUEUE".into(), json!({ MAP: queues }));
+}
+
+/// Adds the buffers of the priorities for which neighbours are paused.
+fn buffers(config: &Config, port: &str, tables: &mut Fields, notes: &mut Vec<String>) {
+    let (mut groups, mut profiles) = (Fields::new(), Fields::new());
+    for (priority, of) in config.pfc.iter().enumerate() {
+        let default = PfcConfig { rx: of.rx, queue: of.queue, ..PfcConfig::DEFAULT };
+        if of.tx == 0 {
+            if *of != default {
+                notes.push(format!("thresholds of pfc.{priority} are omitted while its tx is off"));
+            }
+            continue;
+        }
+        let name = format!("dcqcn_pfc{priority}");
+        groups.insert(format!("{port}|{priority}"), json!({ "profile": name }));
+        let profile = json!({
+            "pool": "ingress_lossless_pool",
+            "size": "0",
+            "static_th": of.xoff.to_string(),
+            "xoff": of.headroom.to_string(),
+            "xon": of.xon.to_string(),
+        });
+        profiles.insert(name, profile);
+    }
+    if !groups.is_empty() {
+        tables.insert("BUFFER_PG".into(), groups.into());
+        tables.insert("BUFFER_PROFILE".into(), profiles.into());
     }
 }

@@ -1,6 +1,5 @@
 //! Import of a switch's configuration.
 
-mod buffers;
 mod pfc;
 mod values;
 
@@ -13,9 +12,8 @@ use dcqcn_common::params::{
     Config, Invalid, MAX_RATE_BPS, MIN_RATE_BPS, Name, SCHEDULER_DWRR, SCHEDULER_STRICT, Table,
 };
 use serde::Serialize;
-use serde_json::{Map, Value};
 
-use super::db::{Database, Error, Number, Row, TABLES};
+use super::db::{Database, Fields, Number, Result, Row, is_imported};
 use crate::{Assignment, Key};
 use values::{Marking, drops_non_ect, green_fields, mark_thresholds};
 
@@ -65,10 +63,7 @@ const COMPUTED_BUFFERS: &str =
 
 /// Imports the configuration of `port`, on a chassis also `HOST|ASIC|PORT`. `current` has the interface's parameters,
 /// which apply where the file has no value.
-///
-/// # Errors
-/// The file lacks the port, has a value of the wrong type, or is inconsistent.
-pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Error> {
+pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import> {
     let (card, port) = match port.split('|').collect::<Vec<_>>().as_slice() {
         [host, asic, port] => (Some([*host, *asic]), *port),
         _ => (None, port),
@@ -85,12 +80,11 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
     reader.buffers(current)?;
     reader.drop_conflicts(current);
     for (table, reason) in OTHER_TABLES.iter().filter(|(table, _)| db.has(table)) {
-        reader.unmapped(table, "*", [], *reason);
+        reader.unmapped(table, "*", &[], *reason);
     }
-    let is_known =
-        |table: &&str| TABLES.contains(table) || OTHER_TABLES.iter().any(|(name, _)| name == table);
+    let is_known = |table: &&str| is_imported(table) || OTHER_TABLES.iter().any(|(name, _)| name == table);
     for table in db.tables().filter(|table| !is_known(table)) {
-        reader.unmapped(table, "*", [], "does not concern a port's queues");
+        reader.unmapped(table, "*", &[], "does not concern a port's queues");
     }
     Ok(reader.import)
 }
@@ -125,15 +119,13 @@ struct Reader<'a> {
 /// Fields of several rows for one queue, priority group or port.
 #[derive(Default)]
 struct Merged {
-    maps: OnceCell<Map<String, Value>>,
-    watchdog: OnceCell<Map<String, Value>>,
-    queues: [OnceCell<Map<String, Value>>; CLASSES],
-    groups: [OnceCell<Map<String, Value>>; CLASSES],
+    maps: OnceCell<Fields>,
+    watchdog: OnceCell<Fields>,
+    queues: [OnceCell<Fields>; CLASSES],
+    groups: [OnceCell<Fields>; CLASSES],
 }
 
-/// Rows of `QUEUE` by queue.
 type Queues<'a> = BTreeMap<usize, Row<'a>>;
-/// Queue of each class.
 type QueueOfClass = [Option<usize>; CLASSES];
 
 impl<'a> Reader<'a> {
@@ -155,7 +147,7 @@ impl<'a> Reader<'a> {
             }
             is_port => {
                 if is_port.contains(&true) {
-                    self.skip(row, [], format!("expected a key of port and {what}, as in {}|3", self.port));
+                    self.skip(row, &[], format!("expected a key of port and {what}, as in {}|3", self.port));
                 }
                 None
             }
@@ -163,24 +155,18 @@ impl<'a> Reader<'a> {
     }
 
     /// The row of `table` that a field refers to; a missing table is listed.
-    fn row_of(&mut self, row: &Row<'a>, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
+    fn row_of(&mut self, row: &Row<'a>, field: &str, table: &'static str) -> Result<Option<Row<'a>>> {
         let found = row.reference(field, table)?;
         if found.is_none() && row.name_in(field, table)?.is_some() {
             let reason = format!("{table} is not in the file: its parameters are unchanged");
-            self.skip(row, [field], reason);
+            self.skip(row, &[field], reason);
         }
         Ok(found)
     }
 
     /// Lists what is not imported, once.
-    fn unmapped<'f>(
-        &mut self,
-        table: &str,
-        key: &str,
-        fields: impl IntoIterator<Item = &'f str>,
-        reason: impl Into<String>,
-    ) {
-        let fields = fields.into_iter().map(ToOwned::to_owned).collect();
+    fn unmapped(&mut self, table: &str, key: &str, fields: &[&str], reason: impl Into<String>) {
+        let fields = fields.iter().map(|field| (*field).to_owned()).collect();
         let unmapped =
             Unmapped { table: table.to_owned(), key: key.to_owned(), fields, reason: reason.into() };
         if !self.import.unmapped.contains(&unmapped) {
@@ -189,12 +175,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Lists fields of a row that are not imported, or the row.
-    fn skip<'f>(
-        &mut self,
-        row: &Row<'_>,
-        fields: impl IntoIterator<Item = &'f str>,
-        reason: impl Into<String>,
-    ) {
+    fn skip(&mut self, row: &Row<'_>, fields: &[&str], reason: impl Into<String>) {
         self.unmapped(row.table(), row.key(), fields, reason);
     }
 
@@ -202,7 +183,7 @@ impl<'a> Reader<'a> {
     fn skip_others(&mut self, row: &Row<'a>, is_known: impl Fn(&str) -> bool, reason: &str) {
         let others: Vec<_> = row.fields().filter(|field| !is_known(field)).collect();
         if !others.is_empty() {
-            self.skip(row, others, reason);
+            self.skip(row, &others, reason);
         }
     }
 
@@ -212,13 +193,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Adds a setting from a field of a row; from several fields if `field` is empty.
-    fn set(&mut self, row: &Row<'_>, field: impl Display, key: &str, value: u64) -> Result<(), Error> {
+    fn set(&mut self, row: &Row<'_>, field: impl Display, key: &str, value: u64) -> Result<()> {
         let from = format!("{}|{} {field}", row.table(), row.key());
         self.set_from(from.trim_end().to_owned(), row, key, value)
     }
 
-    /// Adds a setting.
-    fn set_from(&mut self, from: String, row: &Row<'_>, key: &str, value: u64) -> Result<(), Error> {
+    fn set_from(&mut self, from: String, row: &Row<'_>, key: &str, value: u64) -> Result<()> {
         let key: Key = key.parse().map_err(|error| row.error(error))?;
         let setting = Assignment::of(key, value).map_err(|error| row.error(error))?;
         self.import.settings.push((from, setting));
@@ -253,13 +233,13 @@ impl<'a> Reader<'a> {
                 let reason = format!(
                     "conflicts with the interface's {other}, which the file does not set: {key} is unchanged"
                 );
-                self.unmapped(table, row, [field], reason);
+                self.unmapped(table, row, &[field], reason);
             }
         }
     }
 
     /// Ports with rows in tables other than `PORT`, as in a fragment of a file.
-    fn named_ports(&self) -> Result<BTreeSet<&'a str>, Error> {
+    fn named_ports(&self) -> Result<BTreeSet<&'a str>> {
         let mut ports = BTreeSet::new();
         for table in ["QUEUE", "PORT_QOS_MAP", "PFC_WD", "BUFFER_PG"] {
             for row in self.db.rows(table)? {
@@ -277,13 +257,13 @@ impl<'a> Reader<'a> {
         Ok(ports)
     }
 
-    fn speed(&mut self) -> Result<(), Error> {
+    fn speed(&mut self) -> Result<()> {
         let rows = self.db.rows("PORT")?;
         let Some(row) = self.db.row("PORT", self.port)? else {
             let named =
                 if rows.is_empty() { self.named_ports()? } else { rows.iter().map(Row::key).collect() };
             if rows.is_empty() && named.iter().any(|ports| self.is_port(ports)) {
-                self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
+                self.unmapped("PORT", self.port, &["speed"], "not in the file: link_rate is unchanged");
                 return Ok(());
             }
             let ports: Vec<_> = named.into_iter().take(8).collect();
@@ -300,7 +280,7 @@ impl<'a> Reader<'a> {
         match self.number(&row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mbit/s")? {
             Number::Is(mbit) => self.set(&row, "speed", "link_rate", mbit * MBIT),
             Number::Absent => {
-                self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
+                self.unmapped("PORT", self.port, &["speed"], "not in the file: link_rate is unchanged");
                 Ok(())
             }
             Number::Outside => Ok(()),
@@ -308,7 +288,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The port's row of `PORT_QOS_MAP`, or the row for all ports.
-    fn maps_of_port(&mut self) -> Result<Option<Row<'a>>, Error> {
+    fn maps_of_port(&mut self) -> Result<Option<Row<'a>>> {
         let merged = self.merged;
         match self.only_row("PORT_QOS_MAP", &merged.maps)? {
             None => self.db.row("PORT_QOS_MAP", "global"),
@@ -317,11 +297,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The port's row of a table whose keys are ports. Keys with another part are listed.
-    fn only_row(
-        &mut self,
-        table: &'static str,
-        cell: &'a OnceCell<Map<String, Value>>,
-    ) -> Result<Option<Row<'a>>, Error> {
+    fn only_row(&mut self, table: &'static str, cell: &'a OnceCell<Fields>) -> Result<Option<Row<'a>>> {
         let mut rows = Vec::new();
         for row in self.db.rows(table)? {
             let parts = row.key_parts();
@@ -330,19 +306,19 @@ impl<'a> Reader<'a> {
             }
             match parts.as_slice() {
                 [_] => rows.push(row.valid()?),
-                _ => self.skip(&row, [], format!("expected a key of ports alone, as in {}", self.port)),
+                _ => self.skip(&row, &[], format!("expected a key of ports alone, as in {}", self.port)),
             }
         }
         Row::merged(&rows, "the port", cell)
     }
 
     /// Imports both maps, and returns the queue of each class; `None`: one that does not exist here.
-    fn maps(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<QueueOfClass, Error> {
+    fn maps(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<QueueOfClass> {
         const DSCP: &str = "dscp_to_tc_map";
         const QUEUE: &str = "tc_to_queue_map";
         let Some(of_port) = of_port else {
             let reason = "not in the file: dscp_to_tc and tc_to_queue are unchanged";
-            self.unmapped("PORT_QOS_MAP", self.port, [], reason);
+            self.unmapped("PORT_QOS_MAP", self.port, &[], reason);
             return Ok(current.tc_to_queue.map(|queue| Some(queue.into())));
         };
         let global = self.db.row("PORT_QOS_MAP", "global")?;
@@ -358,7 +334,7 @@ impl<'a> Reader<'a> {
                     self.set(&map, dscp, &format!("dscp_to_tc.{dscp}"), tc)?;
                 }
             }
-            None => self.skip(of_port, [DSCP], "not in the file: dscp_to_tc is unchanged"),
+            None => self.skip(of_port, &[DSCP], "not in the file: dscp_to_tc is unchanged"),
         }
         let mut queues = current.tc_to_queue.map(|queue| Some(queue.into()));
         match classes {
@@ -370,7 +346,7 @@ impl<'a> Reader<'a> {
                     self.set(&map, tc, &format!("tc_to_queue.{tc}"), queue)?;
                 }
             }
-            None => self.skip(of_port, [QUEUE], "not in the file: tc_to_queue is unchanged"),
+            None => self.skip(of_port, &[QUEUE], "not in the file: tc_to_queue is unchanged"),
         }
         let is_imported = |field: &str| [DSCP, QUEUE].contains(&field) || pfc::FIELDS.contains(&field);
         self.skip_others(of_port, is_imported, "no counterpart for port schedulers and other maps");
@@ -379,7 +355,7 @@ impl<'a> Reader<'a> {
 
     /// The port's rows of `QUEUE`. On a chassis with virtual output queues a key starts with a host and an ASIC, and
     /// several cards have ports of the same name: only rows of the file's own card are used.
-    fn queues(&mut self) -> Result<Queues<'a>, Error> {
+    fn queues(&mut self) -> Result<Queues<'a>> {
         let own = self.own_card()?;
         // One of both names may be enough.
         let is_own = |card: &[&str]| {
@@ -406,7 +382,7 @@ impl<'a> Reader<'a> {
         if rows.is_empty() && !cards.is_empty() {
             let cards: Vec<_> = cards.into_iter().take(8).collect();
             let reason = format!("only on other cards: {}", cards.join(", "));
-            self.unmapped("QUEUE", self.port, [], reason);
+            self.unmapped("QUEUE", self.port, &[], reason);
         }
         let mut of_queues: BTreeMap<usize, Vec<Row<'a>>> = BTreeMap::new();
         for (row, _, numbers) in rows {
@@ -415,7 +391,7 @@ impl<'a> Reader<'a> {
                     of_queues.entry(queue).or_default().push(row);
                 } else {
                     let reason = format!("only queues 0 to {} exist", CLASSES - 1);
-                    self.skip(&row, [], reason);
+                    self.skip(&row, &[], reason);
                 }
             }
         }
@@ -440,7 +416,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Host and ASIC of the card that the file belongs to, as far as they are specified.
-    fn own_card(&self) -> Result<[Option<String>; 2], Error> {
+    fn own_card(&self) -> Result<[Option<String>; 2]> {
         if let Some(card) = self.card {
             return Ok(card.map(|name| Some(name.to_owned())));
         }
@@ -450,10 +426,9 @@ impl<'a> Reader<'a> {
         Ok([row.text("hostname")?, row.text("asic_name")?])
     }
 
-    /// Imports WRED of each class from its queue.
-    fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &QueueOfClass) -> Result<(), Error> {
+    fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &QueueOfClass) -> Result<()> {
         if queues.is_empty() {
-            self.unmapped("QUEUE", self.port, [], "not in the file: WRED is unchanged");
+            self.unmapped("QUEUE", self.port, &[], "not in the file: WRED is unchanged");
             return Ok(());
         }
         for (tc, queue) in tc_to_queue.iter().enumerate() {
@@ -495,31 +470,27 @@ impl<'a> Reader<'a> {
     /// Lists queues of several classes and of none.
     fn shared_and_unused(&mut self, queues: &Queues<'a>, tc_to_queue: &QueueOfClass) {
         for queue in 0..CLASSES {
-            let classes: Vec<String> = (0..)
-                .zip(tc_to_queue)
-                .filter(|(_, of_tc)| **of_tc == Some(queue))
-                .map(|(tc, _): (u8, _)| tc.to_string())
-                .collect();
+            let classes = (0..).zip(tc_to_queue).filter(|(_, of_tc)| **of_tc == Some(queue));
+            let classes: Vec<String> = classes.map(|(tc, _): (u8, _)| tc.to_string()).collect();
             if classes.len() > 1
                 && queues.get(&queue).is_some_and(|row| row.fields().any(|f| f == "wred_profile"))
             {
-                let reason = format!(
-                    "traffic classes {} share the queue, but each has its own virtual queue",
-                    classes.join(", ")
-                );
-                self.unmapped("QUEUE", &format!("{}|{queue}", self.port), ["wred_profile"], reason);
+                let classes = classes.join(", ");
+                let reason =
+                    format!("traffic classes {classes} share the queue, but each has its own virtual queue");
+                self.unmapped("QUEUE", &format!("{}|{queue}", self.port), &["wred_profile"], reason);
             }
         }
         for (queue, row) in queues {
             if !tc_to_queue.contains(&Some(*queue)) {
                 let reason = format!("no traffic class maps to queue {queue}");
-                self.skip(row, row.fields(), reason);
+                self.skip(row, &row.fields().collect::<Vec<_>>(), reason);
             }
         }
     }
 
     /// Imports the scheduling and shaping rate of queue `number`, and lists other fields of its scheduler.
-    fn scheduler(&mut self, queue: &Row<'a>, tc: usize, number: Option<usize>) -> Result<(), Error> {
+    fn scheduler(&mut self, queue: &Row<'a>, tc: usize, number: Option<usize>) -> Result<()> {
         const MIN_BYTES_PER_S: u64 = MIN_RATE_BPS / 8;
         const DEFAULT_WEIGHT: u64 = 1;
         let drain_rate = format!("wred.{tc}.drain_rate");
@@ -538,7 +509,7 @@ impl<'a> Reader<'a> {
                      parameter is unchanged",
                     MAX_RATE_BPS / 8
                 );
-                self.skip(&scheduler, ["pir"], reason);
+                self.skip(&scheduler, &["pir"], reason);
                 None
             }
             Number::Is(bytes_per_s) => Some(bytes_per_s),
@@ -557,7 +528,7 @@ impl<'a> Reader<'a> {
             other => {
                 let reason =
                     format!("`{other}` is not one of DWRR, WRR, STRICT: queue.N.scheduler is unchanged");
-                self.skip(&scheduler, ["type"], reason);
+                self.skip(&scheduler, &["type"], reason);
                 None
             }
         };
@@ -578,7 +549,7 @@ impl<'a> Reader<'a> {
         }
         if is_packet_weighted {
             let reason = "imported as DWRR, also without a type: weights count bytes here, not packets";
-            self.skip(&scheduler, ["type"], reason);
+            self.skip(&scheduler, &["type"], reason);
         }
         let is_imported = |field: &str| {
             ["type", "weight"].contains(&field) || in_bytes && ["pir", "meter_type"].contains(&field)
@@ -589,7 +560,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Lists fields of a profile other than the marking of green packets.
-    fn other_profile_fields(&mut self, profile: &Row<'a>, ecn: Option<bool>) -> Result<(), Error> {
+    fn other_profile_fields(&mut self, profile: &Row<'a>, ecn: Option<bool>) -> Result<()> {
         const COLOURS: [&str; 6] =
             ["yellow_", "red_", "wred_yellow_", "wred_red_", "ecn_yellow_", "ecn_red_"];
         let is_colour = |field: &str| COLOURS.iter().any(|of| field.starts_with(of));
@@ -599,16 +570,16 @@ impl<'a> Reader<'a> {
         let is_early = ecn == Some(true) && mark_thresholds(profile).is_some() && !drops_non_ect(profile)?;
         if is_early {
             let reason = "no early drops: the queue accepts packets up to green_max_threshold";
-            self.skip(profile, drops, reason);
+            self.skip(profile, &drops, reason);
         }
         self.skip_others(profile, |field| !is_colour(field), "not used: all packets are green");
         if ecn == Some(false) && profile.switch("wred_green_enable")? == Some(true) {
             let reason = "early drops without ECN are not supported: WRED only marks";
-            self.skip(profile, ["wred_green_enable"], reason);
+            self.skip(profile, &["wred_green_enable"], reason);
         }
         if ecn == Some(true) && profile.switch("wred_green_enable")?.is_none() {
             let reason = "absent, assumed true; a switch may mark nothing without it";
-            self.skip(profile, ["wred_green_enable"], reason);
+            self.skip(profile, &["wred_green_enable"], reason);
         }
         Ok(())
     }

@@ -8,14 +8,12 @@ use dcqcn_netlink::{Link, Netlink, Result};
 use dcqcn_params::file::SELECTORS;
 use glob::Pattern;
 
-/// Property of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Property {
     /// Name or altname.
     Name,
     /// Permanent Ethernet address, or the current one of an interface without hardware.
     Mac,
-    /// Driver, as in `ethtool -i`.
     Driver,
     /// Bus address of the device, as in `ethtool -i`.
     Pci,
@@ -27,12 +25,10 @@ impl Property {
     /// All properties, in the order of [`SELECTORS`].
     const ALL: [Self; SELECTORS.len()] = [Self::Name, Self::Mac, Self::Driver, Self::Pci, Self::Rdma];
 
-    /// The property with this key.
     pub(super) fn of(key: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|property| property.key() == key)
     }
 
-    /// Its key in the file.
     const fn key(self) -> &'static str {
         SELECTORS[self as usize]
     }
@@ -47,7 +43,6 @@ impl Selector {
         self.0.insert(property, pattern);
     }
 
-    /// Whether the selector has a pattern of this property.
     pub(super) fn uses(&self, property: Property) -> bool {
         self.0.contains_key(&property)
     }
@@ -61,7 +56,6 @@ impl Selector {
         self.0.get(&Property::Name)
     }
 
-    /// The name, if it is literal.
     pub(crate) fn literal(&self) -> Option<&str> {
         self.name().filter(|name| is_literal(name)).map(Pattern::as_str)
     }
@@ -83,7 +77,6 @@ impl Selector {
         })
     }
 
-    /// Whether the selector matches the interface called `iface`.
     pub(super) fn matches(&self, iface: &str, links: &Links) -> bool {
         let known = links.0.get(iface);
         self.0.iter().all(|(property, pattern)| {
@@ -125,9 +118,6 @@ impl Eq for Links {}
 
 impl Links {
     /// Reads the properties that `selectors` need.
-    ///
-    /// # Errors
-    /// The kernel cannot list the RDMA devices.
     pub(super) fn read<'a>(
         netlink: &Netlink,
         links: &[Link],
@@ -153,7 +143,6 @@ impl Links {
         Ok(Self(Arc::new(links.iter().map(|link| (link.name.clone(), properties(link))).collect())))
     }
 
-    /// Names of the interfaces that a selector matches.
     pub(super) fn matching<'a>(&'a self, selector: &'a Selector) -> impl Iterator<Item = &'a str> {
         self.0.keys().map(String::as_str).filter(|iface| selector.matches(iface, self))
     }

@@ -44,10 +44,7 @@ fn settings_at_top_apply_to_all_interfaces() {
     let text = format!("profile = 'paper'\npacer = 'fq'\n[wred.3]\nkmin = '50KB'\nkmax = '200KB'\n{WHOLE}");
     let config = parse("x", &text).unwrap();
     let settings = |iface| config.request(iface).unwrap().settings;
-    assert_eq!(
-        (settings("eth0").profile, settings("eth7").profile),
-        (Some(Profile::Paper), Some(Profile::Paper))
-    );
+    assert_eq!(["eth0", "eth7"].map(|iface| settings(iface).profile), [Some(Profile::Paper); 2]);
     let kmin = |iface| settings(iface).config(None).unwrap().wred[3].kmin_bytes;
     assert_eq!((kmin("eth0"), kmin("eth7")), (100_000, 50_000));
     assert_eq!(config.settings("eth0"), Some(settings("eth0")));
@@ -61,34 +58,33 @@ fn errors_listed_with_lines() {
     for (text, expected) in [
         ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
         ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without name, mac,"),
-        ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is not one of host, switch"),
         ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is not a pattern"),
         ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
-        (
-            "[[interface]]\nname = 'a'\ninline = 'b'\nrole = 'host'",
-            "c:1: inline = \"b\" only marks: set role = \"switch\"",
-        ),
-        (
-            "[[interface]]\nname = 'a'\nrepare = 'all'",
-            "c:3: unknown key `repare`: did you mean `repair`? (keys are name,",
-        ),
         ("[[interface]]\nname = 'b'\ninline = 'b'", "c:1: b cannot be inline with itself"),
-        (
-            "[[interface]]\nname = 'a'\ninline = 'b'\n[[interface]]\nname = 'b'\ninline = 'a'",
-            "c:1: a is inline with b, which is inline with another",
-        ),
-        ("[[interface]]\nname = 'a'\n[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
-        ("[[interface]]\nname = 'a'\n[interface.wred.0]\nkmin='1MB'", "c:1: "),
-        ("[[interface]]\nname = 'a'\n[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is not an address"),
         ("[metrics]\ntop_qps = -1", "c:2: top_qps = -1 is out of range: 0 to 1000"),
-        ("[[interface]]\nname = 'a'\n[age]\nidle = '10'", "c:4: idle = \"10\" is not a time"),
-        ("[[interface]]\nname = 'a'\n[log]\nfilter = '=='", "c:4: filter = \"==\""),
-        ("[[interface]]\nname = 'a'\n[log]\nlevel = 'x'", "c:4: unknown key `level` in [log]"),
         ("rol = 'host'\n[[interface]]\nname = 'a'", "c:1: unknown key `rol`: did you mean `role`?"),
         ("[wred.0]\nkmin='1MB'", "c:1: "),
         ("[[interface]]\nname = ", "c:2: "),
     ] {
         let refused = parse("c", text).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{text}: {refused}");
+    }
+    for (text, expected) in [
+        ("role = 'hst'", "c:3: `hst` is not one of host, switch"),
+        ("inline = 'b'\nrole = 'host'", "c:1: inline = \"b\" only marks: set role = \"switch\""),
+        ("repare = 'all'", "c:3: unknown key `repare`: did you mean `repair`? (keys are name,"),
+        (
+            "inline = 'b'\n[[interface]]\nname = 'b'\ninline = 'a'",
+            "c:1: a is inline with b, which is inline with",
+        ),
+        ("[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
+        ("[interface.wred.0]\nkmin='1MB'", "c:1: "),
+        ("[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is not an address"),
+        ("[age]\nidle = '10'", "c:4: idle = \"10\" is not a time"),
+        ("[log]\nfilter = '=='", "c:4: filter = \"==\""),
+        ("[log]\nlevel = 'x'", "c:4: unknown key `level` in [log]"),
+    ] {
+        let refused = parse("c", &format!("[[interface]]\nname = 'a'\n{text}")).unwrap_err().to_string();
         assert!(refused.contains(expected), "{text}: {refused}");
     }
 }
@@ -161,11 +157,8 @@ fn accepts(schema: &Json, value: &Json) -> bool {
         })
         && all("items", &|of| value.as_array().unwrap().iter().all(|item| accepts(of, item)))
         && all("additionalProperties", &|_| {
-            value
-                .as_object()
-                .unwrap()
-                .iter()
-                .all(|(key, value)| of_key(key).is_some_and(|of| accepts(of, value)))
+            let mut entries = value.as_object().unwrap().iter();
+            entries.all(|(key, value)| of_key(key).is_some_and(|of| accepts(of, value)))
         })
 }
 
@@ -186,50 +179,21 @@ fn schema_and_check_agree() {
     for value in ["true", "'on'", "'OFF'", "1", "'0'"] {
         agree(&format!("[parameters]\ncp_enable = {value}\n"), true);
     }
-    for line in [
-        "cnp_dscp = '46'",
-        "cnp_limit = 'QP'",
-        "link_rate = '10 GBIT'",
-        "rpg_byte_reset = '64KiB'",
-        "rpg_byte_reset = '64Ki'",
-        "dce_tcp_rtt = '2 ms'",
-        "rpg_ai_rate = 40000000",
-    ] {
-        agree(&format!("[parameters]\n{line}\n"), true);
-    }
-    for bad in [
-        "cp_enable = 'maybe'",
-        "cp_enable = 2",
-        "cnp_dscp = 64",
-        "cnp_dscp = 'x'",
-        "cnp_limit = 'all'",
-        "link_rate = '10gbps'",
-        "dce_tcp_rtt = 55",
-        "dce_tcp_rtt = '55'",
-        "dce_tcp_rtt = '55 x'",
-        "rpg_byte_reset = true",
-        "unknown = 1",
-    ] {
-        agree(&format!("[parameters]\n{bad}\n"), false);
+    let good = "cnp_dscp = '46'; cnp_limit = 'QP'; link_rate = '10 GBIT'; rpg_byte_reset = '64KiB'; \
+                rpg_byte_reset = '64Ki'; dce_tcp_rtt = '2 ms'; rpg_ai_rate = 40000000";
+    let bad = "cp_enable = 'maybe'; cp_enable = 2; cnp_dscp = 64; cnp_dscp = 'x'; cnp_limit = 'all'; link_rate = '10gbps'; \
+               dce_tcp_rtt = 55; dce_tcp_rtt = '55'; dce_tcp_rtt = '55 x'; rpg_byte_reset = true; unknown = 1";
+    for (lines, is_valid) in [(good, true), (bad, false)] {
+        lines.split("; ").for_each(|line| agree(&format!("[parameters]\n{line}\n"), is_valid));
     }
     let interface = |line: &str| format!("[[interface]]\nname = 'eth0'\n{line}\n");
     for repair in Repair::value_variants() {
         agree(&interface(&format!("repair = '{}'", dcqcn_params::word(repair))), true);
     }
-    for bad in [
-        interface("repair = 'x'"),
-        interface("role = 'Host'"),
-        "[[interface]]\nrole = 'host'\n".to_owned(),
-        "[[interface]]\nname = ''\n".to_owned(),
-        "flows = 7\n".to_owned(),
-        "[metrics]\nlisten = 'x'\n".to_owned(),
-        "[metrics]\ntop_qps = 1001\n".to_owned(),
-        "[age]\nidle = '5'\n".to_owned(),
-        "[log]\nformat = 'xml'\n".to_owned(),
-        "[control]\nsocket = 'relative'\n".to_owned(),
-        "[fleet]\nallow = 'all'\n".to_owned(),
-        "[wred.8]\nkmin = 1\n".to_owned(),
-    ] {
-        agree(&bad, false);
+    for bad in ["[[interface]]\nrole = 'host'\n", &interface("repair = 'x'"), &interface("role = 'Host'")] {
+        agree(bad, false);
     }
+    let bad = "[[interface]]\nname = ''; flows = 7; [metrics]\nlisten = 'x'; [metrics]\ntop_qps = 1001; [age]\nidle = '5'; \
+               [log]\nformat = 'xml'; [control]\nsocket = 'relative'; [fleet]\nallow = 'all'; [wred.8]\nkmin = 1";
+    bad.split("; ").for_each(|text| agree(text, false));
 }

@@ -23,7 +23,6 @@ impl Served {
         Self::of(None)
     }
 
-    /// A server with a group.
     fn of(group: Option<&str>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let control = Control { socket: dir.path().join("control"), group: group.map(str::to_owned) };
@@ -46,12 +45,10 @@ impl Served {
                         let passes = apply.name == "locked";
                         Err(Rejection { passes, ..Rejection::one("refused for a reason") })
                     }
-                    order => Ok(Applied {
-                        name: Some(format!("{order:?}").chars().take(7).collect()),
-                        changed: true,
-                        took_ms: 1,
-                        interfaces: Vec::new(),
-                    }),
+                    order => {
+                        let name = Some(format!("{order:?}").chars().take(7).collect());
+                        Ok(Applied { name, changed: true, took_ms: 1, interfaces: Vec::new() })
+                    }
                 };
                 reply.send(answer).unwrap();
             }
@@ -157,7 +154,7 @@ fn excess_connection_rejected_until_slot_free() {
     let version = b"{\"v\":1,\"verb\":\"version\"}\n";
     let mut open: Vec<StdStream> = Vec::new();
     let is_root = nix::unistd::geteuid().is_root();
-    for _ in 0..if is_root { slots::MAX_CONNECTIONS } else { slots::MAX_USER_CONNECTIONS } {
+    for _ in 0..if is_root { MAX_CONNECTIONS } else { MAX_USER_CONNECTIONS } {
         let mut stream = StdStream::connect(served.path()).unwrap();
         stream.write_all(version).unwrap();
         stream.read_exact(&mut [0; 8]).unwrap();
@@ -229,4 +226,34 @@ fn socket_owned_by_configured_group() {
     // Restarted without a group.
     open(&Control { group: None, ..control }).unwrap();
     assert_eq!(fs::metadata(&lock_path).unwrap().gid(), getegid().as_raw());
+}
+
+#[test]
+fn connection_slots_per_user_and_total() {
+    let slots = ConnectionSlots::default();
+    let mut taken: Vec<ConnectionSlot> =
+        (0..MAX_USER_CONNECTIONS).map(|_| slots.acquire(1).unwrap()).collect();
+    assert!(slots.acquire(1).unwrap_err().contains("user 1 has 4 connections"));
+    for user in 2..=3 {
+        taken.extend((0..MAX_USER_CONNECTIONS).map(|_| slots.acquire(user).unwrap()));
+    }
+    assert!(slots.acquire(5).unwrap_err().contains("all 12 connections are in use"));
+    let roots: Vec<ConnectionSlot> = (0..ROOT_CONNECTIONS).map(|_| slots.acquire(0).unwrap()).collect();
+    assert_eq!(taken.len() + roots.len(), MAX_CONNECTIONS);
+    assert!(slots.acquire(0).unwrap_err().contains("all 16 connections are in use"));
+    drop(roots);
+    drop(taken.remove(0));
+    let fifth = slots.acquire(5).unwrap();
+    assert!(slots.acquire(1).is_err(), "the fifth user has the last one");
+    // More than another user may have.
+    assert_eq!((0..=ROOT_CONNECTIONS).filter_map(|_| slots.acquire(0).ok()).count(), ROOT_CONNECTIONS + 1);
+    drop(fifth);
+    let _first = slots.acquire(1).unwrap();
+    drop(taken);
+    let roots: Vec<ConnectionSlot> = (0..ROOT_CONNECTIONS).map(|_| slots.acquire(0).unwrap()).collect();
+    let others = (2..5).flat_map(|user| (0..MAX_USER_CONNECTIONS).map(move |_| user));
+    let others: Vec<_> = others.filter_map(|user| slots.acquire(user).ok()).collect();
+    assert_eq!(others.len(), 11, "root's connections do not count");
+    drop((others, roots));
+    assert_eq!(lock(&slots.0).len(), 1, "users without connections are removed");
 }

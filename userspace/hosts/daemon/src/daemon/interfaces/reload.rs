@@ -1,14 +1,14 @@
-//! Switching to another configuration, on all interfaces or none.
+//! Switching to another configuration, and changing parameters of attachments, on all interfaces or none.
 
 use std::fmt;
 
-use dcqcn_loader::attach::{self, Request, Which};
+use dcqcn_common::params::Config as Parameters;
+use dcqcn_loader::attach::{self, Info, Request, Which};
 use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_telemetry::audit;
 
 use super::{DROPPED, ManagedInterfaces, attach_all, batch_size, free_broken, log_attached};
-use crate::daemon::change;
 use crate::daemon::config::Config;
 use crate::daemon::plan::{self, Interface, Reload, ReloadOptions, Scope};
 use crate::error::{Error, Result};
@@ -22,17 +22,14 @@ pub(in crate::daemon) struct Rejection {
 }
 
 impl Rejection {
-    /// The reasons.
     pub(in crate::daemon) const fn all(why: Vec<String>) -> Self {
         Self { why, passes: false }
     }
 
-    /// A rejection for one reason.
     pub(in crate::daemon) fn one(why: impl Into<String>) -> Self {
         Self::all(vec![why.into()])
     }
 
-    /// No reason so far.
     const fn none() -> Self {
         Self { why: Vec::new(), passes: true }
     }
@@ -41,10 +38,6 @@ impl Rejection {
     fn add(&mut self, error: &Error) {
         self.passes &= error.is_temporary();
         self.why.push(one_line(error));
-    }
-
-    fn unless_none(self) -> Result<(), Self> {
-        if self.why.is_empty() { Ok(()) } else { Err(self) }
     }
 }
 
@@ -99,7 +92,7 @@ impl ManagedInterfaces {
         }
         let mut changes = Vec::new();
         for info in infos.iter().filter(|info| plan.change.contains(&info.id())) {
-            match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
+            match new.request(&info.iface).map(|request| revised(&request, info)).transpose() {
                 Ok(change) => changes.extend(change.flatten()),
                 // Interfaces that failed before the reload may still fail; `follow` reports them again.
                 Err(_) if self.failing.contains_key(&info.ifindex) => {}
@@ -118,7 +111,9 @@ impl ManagedInterfaces {
                 rejection.add(&attach::Error::Pending { iface: info.iface, left }.into());
             }
         }
-        rejection.unless_none()?;
+        if !rejection.why.is_empty() {
+            return Err(rejection);
+        }
         let is_attached = |interface: &Interface| plan.attach.contains(&interface.name);
         let at = |index| host_state.interfaces.iter().find(|interface| interface.index == index);
         free_broken(&host_state, |index| at(index).is_some_and(is_attached));
@@ -136,12 +131,7 @@ impl ManagedInterfaces {
     }
 
     /// Executes the plan; if a step fails, reverts the previous ones.
-    fn carry_out(
-        &mut self,
-        plan: &Reload,
-        new: &Config,
-        changes: &[change::NewConfig],
-    ) -> Result<(), Rejection> {
+    fn carry_out(&mut self, plan: &Reload, new: &Config, changes: &[NewConfig]) -> Result<(), Rejection> {
         self.detach(&plan.drop_first, "detached: the file needs its interface");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
         let (mut fresh, mut rejection) = (Vec::new(), Rejection::none());
@@ -163,7 +153,7 @@ impl ManagedInterfaces {
             }
         }
         if rejection.why.is_empty()
-            && let Err(error) = change::set(changes)
+            && let Err(error) = set(changes)
         {
             rejection.add(&error);
         }
@@ -182,4 +172,48 @@ impl ManagedInterfaces {
         }
         Err(rejection)
     }
+}
+
+/// An interface and its new parameters.
+type NewConfig = (String, Parameters);
+
+/// The change that `request` implies for an existing attachment, if any.
+pub(super) fn revised(request: &Request, info: &Info) -> Result<Option<NewConfig>> {
+    let running = attach::open(&info.iface)?.maps.params()?.config;
+    let wanted = attach::revise(request, info, &running)?;
+    Ok((wanted != running).then(|| (info.iface.clone(), wanted)))
+}
+
+/// Applies parameters on all interfaces or none, and records them in the audit log.
+///
+/// # Errors
+/// The parameters are rejected; nothing is changed.
+pub(super) fn set(changes: &[NewConfig]) -> Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let ifaces: Vec<&str> = changes.iter().map(|(iface, _)| iface.as_str()).collect();
+    let edit = |info: &Info, config: &mut Parameters| -> Result<(), attach::Error> {
+        if let Some((_, wanted)) = changes.iter().find(|(iface, _)| *iface == info.iface) {
+            *config = *wanted;
+        }
+        Ok(())
+    };
+    let done = audit::change(&ifaces, audit::ChangeMode::Lasting, edit)
+        .map_err(|refused| Error::Refused { iface: refused.iface, source: refused.error })?;
+    for change in done {
+        tracing::info!(iface = change.iface, changes = audit::differences(&change), "parameters changed");
+    }
+    Ok(())
+}
+
+/// Reverts changes not confirmed in time.
+pub(in crate::daemon) fn revert() -> Result<()> {
+    let failed = audit::revert_and_report(Which::Overdue, "change not confirmed in time")?;
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let failed: Vec<String> =
+        failed.iter().map(|failed| format!("{}: {}", failed.iface, failed.error)).collect();
+    Err(Error::NotReverted { failed: failed.join("; ") })
 }

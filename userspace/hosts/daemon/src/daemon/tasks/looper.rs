@@ -36,9 +36,7 @@ struct Entry {
 }
 
 enum State {
-    /// To be started.
     New,
-    /// Not needed by the interface.
     NotNeeded,
     Running(Box<dyn Work>),
 }
@@ -201,12 +199,8 @@ impl Looper {
         }
         let is_ready = |fd: &PollFd<'_>| fd.any() == Some(true);
         let is_woken = fds.first().is_some_and(is_ready);
-        let ready: Vec<Id> = wakes
-            .iter()
-            .zip(fds.iter().skip(1))
-            .filter(|(_, fd)| is_ready(fd))
-            .map(|((id, _), _)| **id)
-            .collect();
+        let ready = wakes.iter().zip(fds.iter().skip(1)).filter(|(_, fd)| is_ready(fd));
+        let ready: Vec<Id> = ready.map(|((id, _), _)| **id).collect();
         if is_woken {
             // Drains the pipe; further writes wake it again.
             let _ = self.woken.read(&mut [0; 64]);

@@ -7,8 +7,7 @@ use dcqcn_control_api::{Applied, Apply, CONFIRM_WITHIN_S, Confirm, Override, Rel
 use dcqcn_support::time::rfc3339;
 use dcqcn_telemetry::audit;
 
-use super::overrides::{checked_interfaces, unix_s};
-use super::persisted::{self, PersistError, Persisted, Trial, Written};
+use super::overrides::{self, PersistError, Persisted, Trial, Written, checked_interfaces, unix_s};
 use super::{Order, Ordered, Rejection, ReloadOptions, WorkerState, equals_ignoring_numbers};
 use crate::daemon::config::{Config, Interface};
 
@@ -47,7 +46,11 @@ impl WorkerState {
                 self.rejection.clone_from(&why);
             }
             if !is_logged && let Some(entry) = self.rejection_limit.entry(entry, Instant::now()) {
-                tracing::error!(peer, error = %first_line(&why), "request rejected; configuration unchanged");
+                tracing::error!(
+                    peer,
+                    error = %why.lines().next().unwrap_or_default(),
+                    "request rejected; configuration unchanged"
+                );
                 audit::enter_refusal("", &entry);
             }
         }
@@ -152,7 +155,6 @@ impl WorkerState {
         Ok(true)
     }
 
-    /// Reverts an unconfirmed override.
     fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<bool, Rejection> {
         let waits = self.overrides.confirm_until.is_some();
         let active = self.overrides.active().filter(|active| waits && active.name == undo.name);
@@ -184,10 +186,9 @@ impl WorkerState {
     /// Returns to the state before the first unconfirmed override.
     fn revert(&mut self) -> Result<(), Rejection> {
         let former = self.overrides.trial().and_then(|trial| trial.former);
-        let over = former
-            .as_ref()
-            .map(|active| checked_interfaces(&self.overrides.own, &active.name, &active.text))
-            .transpose();
+        let own = &self.overrides.own;
+        let over =
+            former.as_ref().map(|active| checked_interfaces(own, &active.name, &active.text)).transpose();
         let (persisted, over) = match over {
             Ok(over) => (Persisted { active: former, trial: None }, over.unwrap_or_default()),
             Err(rejection) => {
@@ -233,7 +234,7 @@ impl WorkerState {
             // A file without [fleet] has no path for it.
             let path = before.fleet.map(|bounds| bounds.state);
             if let Some(Err(error)) =
-                path.map(|path| persisted::write(&path, &Persisted::default())?.persist())
+                path.map(|path| overrides::write(&path, &Persisted::default())?.persist())
             {
                 tracing::warn!(
                     %error,
@@ -264,7 +265,6 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Records the active override.
     fn set_persisted(&mut self, persisted: Persisted) {
         self.overrides.set_persisted(persisted);
         self.published.overdue = None;
@@ -274,7 +274,7 @@ impl WorkerState {
         let Some(bounds) = &self.overrides.own.fleet else {
             return Err(Rejection::one("this host accepts no remote configuration"));
         };
-        persisted::write(&bounds.state, persisted).map_err(persist_error)
+        overrides::write(&bounds.state, persisted).map_err(persist_error)
     }
 
     fn enter(&self, order: &str, by: &str, why: &str, peer: &str) {
@@ -306,17 +306,12 @@ fn check(apply: &Apply) -> Result<(), String> {
     Ok(())
 }
 
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
-}
-
 /// A full disk is a temporary obstacle; other errors of persisting are not.
 fn persist_error(error: PersistError) -> Rejection {
     let passes = error.is_full();
     Rejection { passes, ..Rejection::one(format!("cannot persist it for the next start: {error}")) }
 }
 
-/// Reason for not confirming an override that is not active.
 fn not_active(name: &str, active: Option<&Override>) -> String {
     match active {
         Some(active) => format!("cannot confirm {name}: the active configuration is {}", active.name),

@@ -1,14 +1,18 @@
-//! The host's own file, and the override by clients.
+//! The host's own file, and the override by clients, which is persisted: replaced atomically, and durable across a power
+//! cut.
 
-use std::fs::File;
-use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dcqcn_control_api::Override;
 use dcqcn_telemetry::audit;
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use super::Rejection;
-use super::persisted::{self, Persisted, Trial};
 use crate::daemon::config::{Config, Interface, parse};
 use crate::error::Error;
 use crate::shared_state::Snapshot;
@@ -28,12 +32,9 @@ pub(super) struct Overrides {
 
 impl Overrides {
     /// Locks the persisted state of a file with `[fleet]`, once.
-    ///
-    /// # Errors
-    /// Another daemon uses it.
     pub(super) fn lock(&mut self, own: &Config) -> Result<(), Error> {
         if let (None, Some(bounds)) = (&self.lock, &own.fleet) {
-            self.lock = persisted::lock(&bounds.state)?;
+            self.lock = lock(&bounds.state)?;
         }
         Ok(())
     }
@@ -41,9 +42,6 @@ impl Overrides {
     /// The state at startup. A persisted override that is unreadable or no longer allowed is ignored; the host's own
     /// `file` is active alone then. One that was not confirmed in time is reverted before anything is attached; its
     /// interfaces are returned, as they may still be attached.
-    ///
-    /// # Errors
-    /// Another daemon uses the persisted state.
     pub(super) fn begin(own: Config, file: &Path) -> Result<(Self, Vec<Interface>), Error> {
         let (mut overrides, mut expired) = (Self::default(), Vec::new());
         overrides.lock(&own)?;
@@ -51,7 +49,7 @@ impl Overrides {
         let Some(path) = overrides.own.fleet.as_ref().map(|bounds| bounds.state.clone()) else {
             return Ok((overrides, expired));
         };
-        let persisted = match persisted::read(&path) {
+        let persisted = match read(&path) {
             Ok(persisted) => {
                 let persisted = persisted.unwrap_or_default();
                 let now = after(persisted.clone(), unix_s());
@@ -103,7 +101,6 @@ impl Overrides {
         self.own.with_override(self.persisted.active.as_ref().map(interfaces).unwrap_or_default())
     }
 
-    /// Records the persisted state.
     pub(super) fn set_persisted(&mut self, persisted: Persisted) {
         let left = persisted.trial.as_ref().map(|trial| trial.left(unix_s()));
         self.confirm_until = left.map(|left| Instant::now() + left);
@@ -111,9 +108,8 @@ impl Overrides {
     }
 }
 
-/// Replaces the persisted state.
 fn store(path: &Path, persisted: &Persisted) {
-    if let Err(error) = persisted::write(path, persisted).and_then(persisted::Written::persist) {
+    if let Err(error) = write(path, persisted).and_then(Written::persist) {
         tracing::warn!(%error, "cannot store the configuration for the next start");
     }
 }
@@ -173,15 +169,124 @@ pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result
     if violations.is_empty() { Ok(interfaces) } else { Err(Rejection::all(violations)) }
 }
 
-/// Seconds since 1970.
 pub(super) fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Persisted {
+    /// Active override; `None` = the host's own file alone.
+    #[serde(alias = "held")]
+    pub(super) active: Option<Override>,
+    pub(super) trial: Option<Trial>,
+}
+
+/// An unconfirmed override.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trial {
+    pub(super) former: Option<Override>,
+    /// Deadline, in seconds since 1970: only the wall clock advances while the machine is off.
+    pub(super) until_unix_s: u64,
+    /// Time limit, in seconds.
+    pub(super) within_s: u64,
+}
+
+/// Time by which the clock may be set back during a trial without ending it.
+const MAX_CLOCK_STEP_S: u64 = 60;
+
+impl Trial {
+    /// Time left at a time in seconds since 1970. None at a time before the trial, as after a boot without a clock: at each
+    /// start, the deadline would begin again.
+    pub(super) fn left(&self, now_s: u64) -> Duration {
+        let left_s = self.until_unix_s.saturating_sub(now_s);
+        let is_before = left_s > self.within_s.saturating_add(MAX_CLOCK_STEP_S);
+        Duration::from_secs(if is_before { 0 } else { left_s.min(self.within_s) })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}: {source}", path.display())]
+pub(super) struct PersistError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl PersistError {
+    /// The disk or the quota is full, which is temporary.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> PersistError {
+    move |source| PersistError { action, path: path.to_owned(), source }
+}
+
+/// A temporary file next to the one it will replace.
+pub(super) struct Written {
+    file: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Written {
+    pub(super) fn persist(self) -> Result<(), PersistError> {
+        let Self { file, path } = self;
+        file.persist(&path).map_err(|error| failed("write", &path)(error.error))?;
+        let dir = path.parent().unwrap_or(&path);
+        if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {
+            // The file is replaced all the same, so this is not a failure to report to the client.
+            tracing::warn!(%error, path = %path.display(), "a power cut may revert the persisted override");
+        }
+        Ok(())
+    }
+}
+
+/// Writes `persisted` next to the file at `path`.
+pub(super) fn write(path: &Path, persisted: &Persisted) -> Result<Written, PersistError> {
+    let dir = path.parent().unwrap_or(path);
+    let write = || {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+        let mut file = NamedTempFile::new_in(dir)?;
+        let mut text = serde_json::to_vec(persisted)?;
+        text.push(b'\n');
+        file.write_all(&text)?;
+        file.as_file().sync_all()?;
+        Ok(file)
+    };
+    Ok(Written { file: write().map_err(failed("write", path))?, path: path.to_owned() })
+}
+
+/// Locks the file at `path` for as long as the result exists, as its former content would be lost to another daemon;
+/// `None` if the directory is not writable.
+fn lock(path: &Path) -> Result<Option<File>, Error> {
+    let open = || {
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        File::options().create(true).append(true).open(path.with_extension("lock"))
+    };
+    match open().map(|file| (file.try_lock(), file)) {
+        Ok((Ok(()), file)) => Ok(Some(file)),
+        Ok((Err(TryLockError::WouldBlock), _)) => Err(Error::StateInUse(path.to_owned())),
+        Ok((Err(TryLockError::Error(error)), _)) | Err(error) => {
+            tracing::warn!(%error, path = %path.display(), "cannot lock the persisted override");
+            Ok(None)
+        }
+    }
+}
+
+/// Content of the file at `path`; `None` if it does not exist.
+fn read(path: &Path) -> Result<Option<Persisted>, PersistError> {
+    match fs::read(path) {
+        Ok(text) => {
+            serde_json::from_slice(&text).map(Some).map_err(|error| failed("read", path)(error.into()))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path)(error)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const OWN: &str = "\
@@ -214,10 +319,10 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     fn override_applied_on_restart_if_allowed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/fleet.json");
-        assert_eq!(persisted::read(&path).unwrap(), None);
+        assert_eq!(read(&path).unwrap(), None);
         let persisted = Persisted { active: Some(override_named("700")), trial: None };
-        let written = persisted::write(&path, &persisted).unwrap();
-        assert_eq!(persisted::read(&path).unwrap(), None, "not before it is active");
+        let written = write(&path, &persisted).unwrap();
+        assert_eq!(read(&path).unwrap(), None, "not before it is active");
         written.persist().unwrap();
         let own = own(&path);
         let overrides = begin(own.clone()).0;
@@ -230,14 +335,10 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
             let less = parse("own", &less).unwrap();
             let error =
                 checked_interfaces(&less, "700", &override_named("700").text).unwrap_err().to_string();
-            assert!(
-                error.contains("does not allow")
-                    || error.contains("bounds")
-                    || error.contains("accepts no remote"),
-                "{error}"
-            );
+            let reasons = ["does not allow", "bounds", "accepts no remote"];
+            assert!(reasons.iter().any(|reason| error.contains(reason)), "{error}");
         }
-        std::fs::write(&path, "{").unwrap();
+        fs::write(&path, "{").unwrap();
         assert_eq!(begin(own).0.active(), None);
     }
 
@@ -247,7 +348,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let path = dir.path().join("fleet.json");
         store(&path, &Persisted { active: Some(override_named("2000")), trial: None });
         assert_eq!(begin(own(&path)).0.active(), None);
-        assert_eq!(persisted::read(&path).unwrap(), Some(Persisted::default()));
+        assert_eq!(read(&path).unwrap(), Some(Persisted::default()));
     }
 
     #[test]
@@ -259,7 +360,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let (overrides, expired) = begin(own(&path));
         assert_eq!((kmax(&overrides), overrides.confirm_until, expired.len()), (500_000, None, 1));
         let reverted = Persisted { active: Some(override_named("500")), trial: None };
-        assert_eq!(persisted::read(&path).unwrap(), Some(reverted));
+        assert_eq!(read(&path).unwrap(), Some(reverted));
         assert_eq!(trial.left(990), Duration::from_secs(10));
         assert_eq!(trial.left(900), Duration::from_secs(60), "the clock was adjusted");
         assert_eq!(trial.left(0), Duration::ZERO, "the clock lost the time of the trial");

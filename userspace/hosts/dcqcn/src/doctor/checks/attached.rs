@@ -3,7 +3,6 @@
 use super::{Finding, Snapshot, reattach};
 use crate::doctor::snapshot::Attached;
 
-/// `nothing-attached`.
 pub(super) fn attached(snapshot: &Snapshot) -> Option<Finding> {
     // A failed reading is a separate finding.
     let unknown = snapshot.unread.iter().any(|unread| unread.what == "the attachments");
@@ -28,7 +27,6 @@ fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// `interface-gone`, `program-missing`, `programs-running`.
 pub(super) fn programs(snapshot: &Snapshot, attached: &Attached) -> Option<Finding> {
     let iface = &attached.iface;
     if !attached.alive {
@@ -48,12 +46,10 @@ pub(super) fn programs(snapshot: &Snapshot, attached: &Attached) -> Option<Findi
     let (there, missing): (Vec<&str>, Vec<&str>) =
         queried.partition(|hook| attached.running.iter().any(|program| program.hook == *hook));
     if !missing.is_empty() {
-        let what = format!("programs are no longer on {iface}: {}", missing.join(", "));
-        let evidence = format!(
-            "attached with {}; the kernel lists no program of dcqcn at {}",
-            attached.programs.join(", "),
-            missing.join(", ")
-        );
+        let missing = missing.join(", ");
+        let what = format!("programs are no longer on {iface}: {missing}");
+        let programs = attached.programs.join(", ");
+        let evidence = format!("attached with {programs}; the kernel lists no program of dcqcn at {missing}");
         let fix = format!(
             "`dcqcn detach {iface}`, then `dcqcn attach {iface}` with the same options (`dcqcn config show {iface}` \
              prints them)"
@@ -75,7 +71,6 @@ pub(super) fn earlier_programs(_: &Snapshot, attached: &Attached) -> Option<Find
     (!attached.before_ours.is_empty()).then(|| Finding::warning("others-first", what, evidence).fix(fix))
 }
 
-/// `interpreted`.
 pub(super) fn interpreted(_: &Snapshot, attached: &Attached) -> Option<Finding> {
     let slow = attached.running.iter().filter(|program| !program.jited);
     let hooks: Vec<&str> = slow.map(|program| program.hook.as_str()).collect();
@@ -85,7 +80,6 @@ pub(super) fn interpreted(_: &Snapshot, attached: &Attached) -> Option<Finding> 
     (!hooks.is_empty()).then(|| Finding::warning("interpreted", what, evidence).fix(fix))
 }
 
-/// `generic-xdp`.
 pub(super) fn generic_xdp(snapshot: &Snapshot, attached: &Attached) -> Option<Finding> {
     if !attached.xdp_mode.starts_with("skb") {
         return None;

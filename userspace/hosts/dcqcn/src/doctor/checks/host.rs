@@ -7,7 +7,6 @@ use dcqcn_telemetry::Softnet;
 use super::{Finding, Snapshot};
 use crate::doctor::snapshot::{Link, Unread};
 
-/// `kernel-old`, `no-tcx`, `kernel-realtime`.
 pub(super) fn kernel(snapshot: &Snapshot) -> Option<Finding> {
     let release = &snapshot.host.kernel;
     let version = version(release)?;
@@ -64,7 +63,6 @@ pub(super) fn softnet(snapshot: &Snapshot) -> Option<Finding> {
     }
 }
 
-/// `no-xdp`, `no-tc`.
 pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
     let xdp = ("no-xdp", "XDP", "`attach --inline` fails", "CONFIG_BPF_SYSCALL", snapshot.host.xdp);
     let options = "CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT";
@@ -79,7 +77,6 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
         .collect()
 }
 
-/// `no-pacer`, `no-fq`.
 pub(super) fn pacers(snapshot: &Snapshot) -> Option<Finding> {
     let with_fq = "use a kernel with CONFIG_NET_SCH_FQ (`modprobe sch_fq`)";
     if snapshot.host.fq != Some(false) {
@@ -95,7 +92,6 @@ pub(super) fn pacers(snapshot: &Snapshot) -> Option<Finding> {
     }
 }
 
-/// `jit-off`.
 pub(super) fn jit(snapshot: &Snapshot) -> Option<Finding> {
     let what = "the kernel interprets BPF programs instead of compiling them";
     (snapshot.host.bpf_jit == Some(0)).then(|| {
@@ -120,7 +116,6 @@ fn served(link: &Link) -> BTreeSet<u32> {
     link.irqs.values().flatten().copied().collect()
 }
 
-/// `irq-numa`.
 pub(super) fn remote_interrupts(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let nodes = &snapshot.host.numa_nodes;
     snapshot.attached(&link.name)?;
@@ -130,15 +125,13 @@ pub(super) fn remote_interrupts(snapshot: &Snapshot, link: &Link) -> Option<Find
     let irq = link.irqs.iter().find(|(_, cpus)| cpus.contains(&far)).map_or(0, |(irq, _)| *irq);
     let what = "interrupts are served on a remote NUMA node: each packet crosses between nodes";
     let evidence = format!("the device is at node {node}, interrupt {irq} at CPU {far}");
-    let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    let cpus = cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let fix = format!(
-        "`echo {} > /proc/irq/{irq}/smp_affinity_list`, likewise for its other interrupts; stop irqbalance first",
-        cpus.join(",")
+        "`echo {cpus} > /proc/irq/{irq}/smp_affinity_list`, likewise for its other interrupts; stop irqbalance first"
     );
     Some(Finding::warning("irq-numa", what, evidence).fix(fix))
 }
 
-/// `irq-one-cpu`.
 pub(super) fn one_cpu(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let (served, cpus) = (served(link), snapshot.host.numa_nodes.values().map(Vec::len).sum::<usize>());
     if snapshot.attached(&link.name).is_none() || link.irqs.len() <= 2 || served.len() != 1 || cpus <= 1 {
@@ -150,7 +143,6 @@ pub(super) fn one_cpu(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     Some(Finding::info("irq-one-cpu", what, evidence).fix(fix))
 }
 
-/// `unread`.
 pub(super) fn unread(snapshot: &Snapshot) -> Vec<Finding> {
     let finding = |unread: &Unread| {
         let what = format!("could not read: {}", unread.what);

@@ -19,14 +19,12 @@ pub(super) fn used(snapshot: &Snapshot) -> impl Iterator<Item = &Link> {
     })
 }
 
-/// `link-down`.
 pub(super) fn down(_: &Snapshot, link: &Link) -> Option<Finding> {
     let name = &link.name;
     let finding = Finding::error("link-down", format!("{name} is down"), "administratively down");
     (!link.up).then(|| finding.fix(format!("`ip link set {name} up`")))
 }
 
-/// `mtu-small`.
 pub(super) fn mtu_small(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let what = "the MTU is too small for RoCE payloads of 4096 bytes: more packets for the same data";
     let evidence = format!("mtu {}, {MTU} are needed", link.mtu);
@@ -187,10 +185,8 @@ fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
 
 /// PFC frames that the programs on an interface saw between the two readings.
 fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
-    let seen = snapshot
-        .attached(iface)
-        .and_then(|attached| attached.seen(snapshot))
-        .filter(|seen| seen.is_between_readings);
+    let seen = snapshot.attached(iface).and_then(|attached| attached.seen(snapshot));
+    let seen = seen.filter(|seen| seen.is_between_readings);
     let counted = seen.into_iter().flat_map(|seen| seen.counts.ingress.into_iter().chain(seen.counts.egress));
     counted.filter(|(name, frames)| is_pause(name) && *frames != 0).collect()
 }
@@ -221,7 +217,6 @@ pub(super) fn pause_before_marks(snapshot: &Snapshot, link: &Link) -> Option<Fin
     Some(Finding::warning("pause-before-marks", what, evidence).fix(fix))
 }
 
-/// `priority-discards`.
 pub(super) fn priority_discards(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let discards = link.grown(|name| adapters::means(name, CounterMeaning::Discard));
     let what = "the NIC discards packets: go-back-N retransmits many of them";

@@ -1,9 +1,10 @@
-//! Enforcement of the flows' rates.
+//! Enforcement of the flows' rates, and PFC: whether pauses take effect, and whether a watchdog ends storms.
 
 use dcqcn_common::layout::DEFAULT_FLOWS;
-use dcqcn_common::params::QUEUE_SOURCE_BACKLOG;
+use dcqcn_common::params::{Config, PACER_FQ, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::pacer::FqLimits;
+use dcqcn_params::Role;
 
 use super::{Finding, Reading, rate, reattach, size, time, transmission_ns};
 use crate::doctor::snapshot::{Link, Qdisc};
@@ -21,7 +22,6 @@ fn with_fq<'a>(reading: &Reading<'a>) -> Option<&'a Link> {
     reading.link().filter(|_| reading.attached.pacer == "fq")
 }
 
-/// `pacer-none`.
 pub(super) fn none(reading: &Reading<'_>) -> Option<Finding> {
     if reading.config.scalars.rp_enable == 0 || reading.attached.pacer != "none" {
         return None;
@@ -81,7 +81,6 @@ pub(super) fn queues_replaced(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::error("queues-gone", what, evidence).fix(reattach(iface)))
 }
 
-/// `fq-limits`.
 pub(super) fn fq_limits(reading: &Reading<'_>) -> Option<Finding> {
     let mut fqs = with_fq(reading)?.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?)));
     let (qdisc, fq) = fqs.find(|(_, fq)| fq.flow_limit < FLOW_LIMIT || fq.limit < MIN_LIMIT)?;
@@ -93,7 +92,6 @@ pub(super) fn fq_limits(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::warning("fq-limits", what, evidence).fix(replace_fq(reading.iface, qdisc, "")))
 }
 
-/// `fq-orphans`.
 pub(super) fn fq_orphans(reading: &Reading<'_>) -> Option<Finding> {
     let mut fqs = with_fq(reading)?.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?.orphan_mask?)));
     let (qdisc, mask) = fqs.find(|(_, mask)| *mask < ORPHAN_MASK)?;
@@ -108,7 +106,6 @@ fn replace_fq(iface: &str, qdisc: &Qdisc, more: &str) -> String {
     format!("`tc qdisc replace dev {iface} {at}{} fq {}{more}`", qdisc.parent, FqLimits::of(DEFAULT_FLOWS))
 }
 
-/// `fq-horizon`.
 pub(super) fn fq_horizon(reading: &Reading<'_>) -> Option<Finding> {
     let mut fqs = with_fq(reading)?.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?.horizon_ns?)));
     let (qdisc, horizon_ns) =
@@ -119,7 +116,6 @@ pub(super) fn fq_horizon(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::warning("fq-horizon", what, evidence).fix(fix))
 }
 
-/// `pacer-drops`.
 pub(super) fn drops(reading: &Reading<'_>) -> Option<Finding> {
     let iface = reading.iface;
     let link = reading.link().filter(|_| ["fq", "htb"].contains(&reading.attached.pacer.as_str()))?;
@@ -186,21 +182,16 @@ pub(super) fn without_daemon(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::error("controller-missing", what, evidence).fix(fix))
 }
 
-/// `horizon-drop`.
 pub(super) fn horizon(reading: &Reading<'_>) -> Option<Finding> {
-    let (dropped, passed) =
-        (reading.seen.egress(Stat::RpHorizonDrop), reading.seen.egress(Stat::RpHorizonPass));
-    let evidence = format!(
-        "{}; {}",
-        reading.seen.list(&[(Stat::RpHorizonDrop, dropped), (Stat::RpHorizonPass, passed)]),
-        reading.params(&["pacing_horizon", "rpg_min_rate"])
-    );
+    let counted = [Stat::RpHorizonDrop, Stat::RpHorizonPass].map(|stat| (stat, reading.seen.egress(stat)));
+    let limits = reading.params(&["pacing_horizon", "rpg_min_rate"]);
+    let evidence = format!("{}; {limits}", reading.seen.list(&counted));
     let what = "senders queue more than their rate can send within the pacing horizon";
     let fix = format!("raise `rpg_min_rate`, or {}", reading.set("pacing_horizon=9s"));
-    (dropped + passed != 0).then(|| Finding::warning("horizon-drop", what, evidence).fix(fix))
+    let is_late = counted.iter().any(|(_, packets)| *packets != 0);
+    is_late.then(|| Finding::warning("horizon-drop", what, evidence).fix(fix))
 }
 
-/// `table-full`.
 pub(super) fn tables(reading: &Reading<'_>) -> Option<Finding> {
     let tables = reading.attached.tables?;
     let evicted = reading.seen.egress(Stat::RpFlowEvicted);
@@ -226,11 +217,56 @@ pub(super) fn cuts_lost(reading: &Reading<'_>) -> Option<Finding> {
         .then(|| Finding::warning("cuts-lost", what, evidence).fix(fix))
 }
 
-/// `write-failed`.
 pub(super) fn write_failed(reading: &Reading<'_>) -> Option<Finding> {
     let failed = reading.seen.all(Stat::WriteFailed);
     let what = "the kernel failed to rewrite packets: they passed unmarked";
     let evidence = reading.seen.list(&[(Stat::WriteFailed, failed)]);
     let fix = "check for memory pressure (`dmesg`)";
     (failed != 0).then(|| Finding::warning("write-failed", what, evidence).fix(fix))
+}
+
+/// The parameters `pfc.N.rx` that are on; `None` if none is.
+fn honoured(config: &Config) -> Option<Vec<String>> {
+    let honoured = config.pfc.iter().enumerate().filter(|(_, pfc)| pfc.rx != 0);
+    let keys: Vec<String> = honoured.map(|(priority, _)| format!("pfc.{priority}.rx")).collect();
+    (!keys.is_empty()).then_some(keys)
+}
+
+/// `pfc-no-watchdog`: a pause storm would never be ended.
+pub(super) fn pauses_without_watchdog(reading: &Reading<'_>) -> Option<Finding> {
+    let mut keys = honoured(&reading.config)?;
+    keys.push("pfc_wd_detection_time".to_owned());
+    let run = format!("`dcqcn run {}`", reading.iface);
+    let (cause, fix) = match (reading.config.watchdog(), reading.snapshot.host.controller) {
+        (None, _) => ("", reading.set("pfc_wd_detection_time=200ms") + ", and " + &run),
+        (Some(_), Some(false)) => ("; no `dcqcn run`, which is the watchdog", run),
+        _ => return None,
+    };
+    let what = "a neighbour that never ends its pause stops flows forever";
+    let evidence = reading.params(&keys) + cause;
+    Some(Finding::warning("pfc-no-watchdog", what, evidence).fix(fix))
+}
+
+/// `pfc-no-effect`: pauses are enabled, but cannot take effect.
+pub(super) fn pauses_without_effect(reading: &Reading<'_>) -> Option<Finding> {
+    let (keys, s) = (honoured(&reading.config)?, &reading.config.scalars);
+    let off = || reading.set(&keys.iter().map(|key| format!("{key}=off")).collect::<Vec<_>>().join(" "));
+    let (why, fix) = if reading.attached.inline_peer.is_some() {
+        let fix = off() + ": PFC frames are forwarded unchanged";
+        ("an inline attachment does not pace", fix)
+    } else if reading.attached.role == Role::Switch {
+        let fix = off() + ": a switch port does not process PFC frames or pace";
+        ("role switch has no ingress program to process them", fix)
+    } else if s.rp_enable == 0 {
+        ("rp_enable = off: flows are not paced", reading.set("rp_enable=on"))
+    } else if s.pacer != PACER_FQ {
+        let fix = format!("{} with `--pacer fq`", reattach(reading.iface));
+        ("the pacer is not fq, which enforces departure times", fix)
+    } else if s.link_rate_bps == 0 {
+        ("link_rate = 0: the duration of a pause is unknown", reading.set("link_rate=RATE"))
+    } else {
+        return None;
+    };
+    let what = "the neighbour's pauses are enabled, but have no effect";
+    Some(Finding::warning("pfc-no-effect", what, format!("{}; {why}", reading.params(&keys))).fix(fix))
 }

@@ -14,7 +14,6 @@ pub(super) fn np_off(reading: &Reading<'_>) -> Option<Finding> {
     is_off.then(|| Finding::warning("np-off", what, evidence).fix(reading.set("np_enable=on")))
 }
 
-/// `rp-off`.
 pub(super) fn rp_off(reading: &Reading<'_>) -> Option<Finding> {
     let is_off = reading.attached.role == Role::Host && reading.config.scalars.rp_enable == 0;
     let what = "the reaction point is off: received CNPs have no effect";
@@ -24,7 +23,6 @@ pub(super) fn rp_off(reading: &Reading<'_>) -> Option<Finding> {
     is_off.then(|| Finding::warning("rp-off", what, evidence).fix(fix))
 }
 
-/// `ce-no-cnp`.
 pub(super) fn marks_unanswered(reading: &Reading<'_>) -> Option<Finding> {
     let seen = &reading.seen;
     let (marked, sent) = (seen.ingress(Stat::NpEcnMarked), seen.egress(Stat::NpCnpSent));
@@ -48,7 +46,6 @@ pub(super) fn marks_unanswered(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::error("ce-no-cnp", what, evidence).fix(fix))
 }
 
-/// `cnp-failed`.
 pub(super) fn cnps_failed(reading: &Reading<'_>) -> Option<Finding> {
     let (failed, sent) = (reading.seen.all(Stat::NpCnpFailed), reading.seen.egress(Stat::NpCnpSent));
     let what = "CNPs could not be created";
@@ -92,7 +89,6 @@ pub(super) fn cnps_lost(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::warning("cnp-lost", what, evidence).fix(fix))
 }
 
-/// `cnp-hinted`.
 pub(super) fn cnps_hinted(reading: &Reading<'_>) -> Option<Finding> {
     let (hinted, sent) = (reading.seen.egress(Stat::NpCnpHinted), reading.seen.egress(Stat::NpCnpSent));
     let pairs = reading.attached.tables.map_or(0, |tables| tables.pairs);
@@ -107,7 +103,6 @@ pub(super) fn cnps_hinted(reading: &Reading<'_>) -> Option<Finding> {
     (hinted != 0).then(|| Finding::info("cnp-hinted", what, evidence).fix(fix))
 }
 
-/// `cnp-unpaired`.
 pub(super) fn cnps_unpaired(reading: &Reading<'_>) -> Option<Finding> {
     // A CNP for a flow unknown to its interface is passed on, and counted again by the interface that has the flow.
     let cnps_passed_to = |reading: &Reading<'_>| {
@@ -137,9 +132,9 @@ pub(super) fn cnps_unpaired(reading: &Reading<'_>) -> Option<Finding> {
         return None;
     }
     let pairs = reading.attached.tables.map_or(0, |tables| tables.pairs);
+    let when = &seen.when;
     let evidence = format!(
-        "{unknown} of {cnps} CNPs {} belong to no known flow, {handled} cut a rate; pairs known: {pairs}",
-        seen.when
+        "{unknown} of {cnps} CNPs {when} belong to no known flow, {handled} cut a rate; pairs known: {pairs}"
     );
     let what = "CNPs arrive, but their flow is unknown";
     let fix = match seen.egress(Stat::RpFromProcess) {
@@ -157,7 +152,6 @@ pub(super) fn cnps_unpaired(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::new("cnp-unpaired", severity, what, evidence).fix(fix))
 }
 
-/// `cnp-invalid`.
 pub(super) fn cnps_invalid(reading: &Reading<'_>) -> Option<Finding> {
     let (invalid, cnps) = (reading.seen.ingress(Stat::RpCnpInvalid), reading.seen.ingress(Stat::RoceCnp));
     let evidence = reading.seen.list(&[(Stat::RpCnpInvalid, invalid), (Stat::RoceCnp, cnps)]);
@@ -170,7 +164,6 @@ pub(super) fn cnps_invalid(reading: &Reading<'_>) -> Option<Finding> {
     (invalid != 0).then(|| Finding::warning("cnp-invalid", what, evidence).fix(fix))
 }
 
-/// `cnp-no-cut`, `loop-closed`.
 pub(super) fn cnps_without_cut(reading: &Reading<'_>) -> Option<Finding> {
     let seen = &reading.seen;
     let (cnps, handled) = (seen.ingress(Stat::RoceCnp), seen.ingress(Stat::RpCnpHandled));
@@ -188,11 +181,8 @@ pub(super) fn cnps_without_cut(reading: &Reading<'_>) -> Option<Finding> {
         return None;
     }
     let counted = [(Stat::RoceCnp, cnps), (Stat::RpCnpHandled, handled), (Stat::RpCnpTooSoon, soon)];
-    let evidence = format!(
-        "{}; {}",
-        seen.list(&counted),
-        reading.params(&["rate_reduce_monitor_period", "rpg_min_dec_fac"])
-    );
+    let limits = reading.params(&["rate_reduce_monitor_period", "rpg_min_dec_fac"]);
+    let evidence = format!("{}; {limits}", seen.list(&counted));
     let fix = reading.set("rate_reduce_monitor_period=40us");
     Some(Finding::warning("cnp-no-cut", "CNPs arrive, but no rate changes", evidence).fix(fix))
 }
@@ -213,10 +203,8 @@ pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
     marking
         .map(|reading| {
             let marked = reading.seen.all(Stat::CpEcnMarked);
-            let evidence = format!(
-                "{marked} packets marked {}, and no CNP came back through any port",
-                reading.seen.when
-            );
+            let when = &reading.seen.when;
+            let evidence = format!("{marked} packets marked {when}, and no CNP came back through any port");
             let what = "packets are marked here, but no CNPs come back";
             Finding::warning("port-unanswered", what, evidence).on(reading.iface).fix(format!(
                 "enable the receivers' notification point (there: `dcqcn attach IFACE`, or the NIC's \

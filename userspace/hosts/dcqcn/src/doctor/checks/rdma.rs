@@ -23,7 +23,6 @@ impl Rdma {
         self.ifaces.first().is_some_and(|first| first == iface)
     }
 
-    /// Growth of one of the device's own counters.
     fn counter_grown(&self, counter: &str) -> u64 {
         let value = |sample: &BTreeMap<String, u64>| sample.get(counter).copied().unwrap_or(0);
         value(&self.after).saturating_sub(value(&self.before))
@@ -33,12 +32,9 @@ impl Rdma {
 /// How to enable an adapter's DCQCN.
 fn enable(snapshot: &Snapshot, device: &Rdma, iface: &str) -> String {
     let driver = snapshot.link(iface).and_then(|link| link.driver.as_deref());
-    let command = match driver.and_then(adapters::of_driver) {
-        Some(adapter) => adapter.enable,
-        // Recordings of other systems may lack the driver; assume the most common one.
-        None => adapters::of_driver("mlx5_core").map_or("", |adapter| adapter.enable),
-    };
-    command.replace("IFACE", iface).replace("DEVICE", &device.name)
+    // Recordings of other systems may lack the driver; assume the most common one.
+    let command = driver.and_then(adapters::of_driver).or_else(|| adapters::of_driver("mlx5_core"));
+    command.unwrap_or_default().replace("IFACE", iface).replace("DEVICE", &device.name)
 }
 
 /// `rdma-no-role`: soft-RoCE, which has no notification or reaction point, without this project's.
@@ -79,7 +75,6 @@ pub(super) fn elsewhere(snapshot: &Snapshot) -> Vec<Finding> {
     snapshot.rdma_elsewhere.iter().map(finding).collect()
 }
 
-/// `rdma-bypass`.
 pub(super) fn bypass(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<Finding> {
     if device.hardware != Some(true) {
         return None;
@@ -122,11 +117,8 @@ pub(super) fn traffic_class(snapshot: &Snapshot, device: &Rdma, iface: &str) -> 
     let known = here.filter(|known| known.class_of(usize::from(tos >> 2)) == known.class_of(0))?;
     let what = format!("connections of {name} have a DSCP without a separate class");
     let class = known.class_of(usize::from(expected_tos >> 2));
-    let fix = format!(
-        "{}, or {}",
-        set_tos(snapshot, iface, expected_tos),
-        known.set(&format!("dscp_to_tc.{}={class}", tos >> 2))
-    );
+    let map = known.set(&format!("dscp_to_tc.{}={class}", tos >> 2));
+    let fix = format!("{}, or {map}", set_tos(snapshot, iface, expected_tos));
     (!known.chosen_classes().is_empty()).then(|| Finding::warning("rdma-dscp", what, evidence).fix(fix))
 }
 
@@ -143,10 +135,9 @@ pub(super) fn timeouts(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Optio
     if !device.is_first(iface) || retries <= naks || is_probed {
         return None;
     }
-    let what = format!(
-        "{} retransmits after timeouts of seconds: last packets or acknowledgements are lost",
-        device.name
-    );
+    let name = &device.name;
+    let what =
+        format!("{name} retransmits after timeouts of seconds: last packets or acknowledgements are lost");
     let evidence = format!("completer_retry_err +{retries}, rcvd_seq_err +{naks} in {}", snapshot.window());
     let fix = format!(
         "`dcqcn set {iface} tail_loss_probe=on` with `dcqcn run`: it retransmits after four round trips"
@@ -154,7 +145,6 @@ pub(super) fn timeouts(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Optio
     Some(Finding::warning("rdma-timeouts", what, evidence).fix(fix))
 }
 
-/// `adapter-np-off`.
 pub(super) fn adapter_notification(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<Finding> {
     let (marked, marks) = device.grown(CounterMeaning::EcnMarked);
     let (sent, cnps) = device.grown(CounterMeaning::CnpSent);
@@ -167,7 +157,6 @@ pub(super) fn adapter_notification(snapshot: &Snapshot, device: &Rdma, iface: &s
     Some(Finding::error("adapter-np-off", what, evidence).fix(enable(snapshot, device, iface)))
 }
 
-/// `adapter-rp-off`.
 pub(super) fn adapter_reaction(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<Finding> {
     let (handled, acting) = device.grown(CounterMeaning::CnpHandled);
     let (ignored, ignoring) = device.grown(CounterMeaning::CnpIgnored);

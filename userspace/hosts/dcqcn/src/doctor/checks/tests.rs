@@ -3,21 +3,18 @@
 mod sending;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::*;
 use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Shaper, Unread};
 use crate::doctor::{examine, record};
+use Severity::{Error, Info, Warning};
 
-/// The page that lists all findings.
 const PAGE: &str = include_str!("../../../../../../docs/reference/doctor.md");
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor").join(name)
-}
-
 fn recorded(name: &str) -> Snapshot {
-    record::read(&fixture(name)).unwrap_or_else(|error| panic!("{error}"))
+    record::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor").join(name))
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A healthy host: attached to `eth0` under traffic, marked and answered.
@@ -62,11 +59,8 @@ impl Finding {
 fn absent(prefix: &str, plant: impl FnOnce(&mut Snapshot)) {
     let mut snapshot = healthy();
     plant(&mut snapshot);
-    assert!(
-        found(&snapshot).iter().all(|(id, _)| !id.starts_with(prefix)),
-        "{prefix} in {:?}",
-        found(&snapshot)
-    );
+    let found = found(&snapshot);
+    assert!(found.iter().all(|(id, _)| !id.starts_with(prefix)), "{prefix} in {found:?}");
 }
 
 fn set(snapshot: &mut Snapshot, key: &str, value: &str) {
@@ -112,22 +106,17 @@ fn link(snapshot: &mut Snapshot) -> &mut Link {
 }
 
 fn rxe0() -> Rdma {
-    Rdma {
-        name: "rxe0".into(),
-        ifaces: vec!["eth0".into()],
-        hardware: Some(false),
-        connected_qps: Some(2),
-        ..Rdma::default()
-    }
+    let (name, ifaces) = ("rxe0".into(), vec!["eth0".into()]);
+    Rdma { name, ifaces, hardware: Some(false), connected_qps: Some(2), ..Rdma::default() }
 }
 
 #[test]
 fn healthy_host_has_no_findings() {
-    let none: BTreeSet<_> = found(&healthy()).into_iter().filter(|(_, s)| *s > Severity::Info).collect();
+    let none: BTreeSet<_> = found(&healthy()).into_iter().filter(|(_, s)| *s > Info).collect();
     assert_eq!(none, BTreeSet::new());
     let mut snapshot = healthy();
     marking(&mut snapshot);
-    let none: BTreeSet<_> = found(&snapshot).into_iter().filter(|(_, s)| *s > Severity::Info).collect();
+    let none: BTreeSet<_> = found(&snapshot).into_iter().filter(|(_, s)| *s > Info).collect();
     assert_eq!(none, BTreeSet::new());
     let healthy_findings: Vec<_> =
         examine(&healthy()).into_iter().filter(|f| f.severity == Severity::Ok).collect();
@@ -139,7 +128,6 @@ fn healthy_host_has_no_findings() {
 
 #[test]
 fn recordings_show_only_their_own_fault() {
-    use Severity::{Error, Warning};
     for (name, faults) in [
         ("not-ect", &[("not-ect", Error)][..]),
         ("ce-no-cnp", &[("ce-no-cnp", Error)]),
@@ -148,23 +136,23 @@ fn recordings_show_only_their_own_fault() {
         ("wrong-dscp", &[("dscp-no-class", Warning)]),
         ("rdma-unattached", &[("nothing-attached", Warning), ("rdma-no-role", Warning)]),
     ] {
-        let bad = found(&recorded(name)).into_iter().filter(|(_, severity)| *severity > Severity::Info);
+        let bad = found(&recorded(name)).into_iter().filter(|(_, severity)| *severity > Info);
         assert_eq!(bad.collect::<BTreeSet<_>>(), faults.iter().copied().collect(), "{name}");
     }
 }
 
 #[test]
 fn attachment_faults_are_found() {
-    planted("nothing-attached", Severity::Warning, |s| s.attachments.clear()).has(&["dcqcn attach eth0"]);
-    planted("interface-gone", Severity::Error, |s| s.attachments[0].alive = false);
-    planted("program-missing", Severity::Error, |s| s.attachments[0].running.retain(|p| p.hook != "egress"))
+    planted("nothing-attached", Warning, |s| s.attachments.clear()).has(&["dcqcn attach eth0"]);
+    planted("interface-gone", Error, |s| s.attachments[0].alive = false);
+    planted("program-missing", Error, |s| s.attachments[0].running.retain(|p| p.hook != "egress"))
         .has(&["egress"]);
-    planted("others-first", Severity::Warning, |s| {
+    planted("others-first", Warning, |s| {
         s.attachments[0].before_ours = vec!["cil_to_netdev (program 12) at egress".into()];
     })
     .has(&["cil_to_netdev (program 12) at egress"]);
-    planted("interpreted", Severity::Warning, |s| s.attachments[0].running[0].jited = false);
-    planted("generic-xdp", Severity::Info, |s| s.attachments[0].xdp_mode = "skb".into());
+    planted("interpreted", Warning, |s| s.attachments[0].running[0].jited = false);
+    planted("generic-xdp", Info, |s| s.attachments[0].xdp_mode = "skb".into());
     // A hook that could not be queried has not lost its program.
     absent("program-missing", |s| {
         s.attachments[0].running.clear();
@@ -181,17 +169,17 @@ fn traffic_faults_are_found() {
     };
     for (kind, hint) in [(None, "hardware NIC"), (Some("bridge"), "pass its ports"), (Some("veth"), "4791`)")]
     {
-        planted("no-roce", Severity::Warning, |s| silent(s, kind)).has(&[hint]);
+        planted("no-roce", Warning, |s| silent(s, kind)).has(&[hint]);
     }
-    planted("roce-idle", Severity::Info, |s| s.attachments[0].before = s.attachments[0].after.clone());
-    planted("unparsed-headers", Severity::Info, |s| count(s, "egress", "roce_v1", 3));
+    planted("roce-idle", Info, |s| s.attachments[0].before = s.attachments[0].after.clone());
+    planted("unparsed-headers", Info, |s| count(s, "egress", "roce_v1", 3));
     absent("unparsed-headers", |s| count(s, "egress", "ipv6_extension_headers", 7));
-    planted("not-ect", Severity::Warning, |s| {
+    planted("not-ect", Warning, |s| {
         marking(s);
         class(s, 3, 1_000, 500);
     })
     .has(&["106"]);
-    planted("not-ect", Severity::Error, |s| {
+    planted("not-ect", Error, |s| {
         marking(s);
         class(s, 3, 1_000, 0);
     });
@@ -200,7 +188,7 @@ fn traffic_faults_are_found() {
         marking(s);
         class(s, 3, 1_000, 990);
     });
-    planted("dscp-no-class", Severity::Warning, |s| {
+    planted("dscp-no-class", Warning, |s| {
         marking(s);
         class(s, 0, 5_000, 5_000);
     })
@@ -210,14 +198,13 @@ fn traffic_faults_are_found() {
         count(s, "egress", "roce_cnp_packets", 100);
         class(s, 6, cnps, 0);
     };
-    planted("cnp-dscp", Severity::Warning, |s| cnps_in_class(s, 40))
-        .has(&["100 CNPs", "40 packets of class 6"]);
+    planted("cnp-dscp", Warning, |s| cnps_in_class(s, 40)).has(&["100 CNPs", "40 packets of class 6"]);
     absent("cnp-dscp", |s| cnps_in_class(s, 100));
-    planted("cnp-class", Severity::Warning, |s| {
+    planted("cnp-class", Warning, |s| {
         marking(s);
         set(s, "dscp_to_tc.48", "3");
     });
-    planted("class-not-marked", Severity::Warning, |s| {
+    planted("class-not-marked", Warning, |s| {
         marking(s);
         set(s, "wred.3.ecn", "off");
     });
@@ -244,26 +231,26 @@ fn different_dscps_per_direction_found() {
 
 #[test]
 fn np_and_rp_faults_are_found() {
-    planted("np-off", Severity::Warning, |s| set(s, "np_enable", "off"));
-    planted("rp-off", Severity::Warning, |s| set(s, "rp_enable", "off"));
-    planted("ce-no-cnp", Severity::Error, |s| {
+    planted("np-off", Warning, |s| set(s, "np_enable", "off"));
+    planted("rp-off", Warning, |s| set(s, "rp_enable", "off"));
+    planted("ce-no-cnp", Error, |s| {
         count(s, "ingress", "np_ecn_marked_roce_packets", 50);
         count(s, "egress", "np_cnp_sent", 0);
     });
-    planted("cnp-failed", Severity::Warning, |s| count(s, "ingress", "np_cnp_failed", 1));
-    planted("cnp-hinted", Severity::Info, |s| count(s, "egress", "np_cnp_hinted", 5));
-    planted("cnp-unpaired", Severity::Warning, |s| count(s, "ingress", "rp_cnp_unknown_flow", 1_000));
-    planted("cnp-unpaired", Severity::Error, |s| {
+    planted("cnp-failed", Warning, |s| count(s, "ingress", "np_cnp_failed", 1));
+    planted("cnp-hinted", Info, |s| count(s, "egress", "np_cnp_hinted", 5));
+    planted("cnp-unpaired", Warning, |s| count(s, "ingress", "rp_cnp_unknown_flow", 1_000));
+    planted("cnp-unpaired", Error, |s| {
         count(s, "ingress", "rp_cnp_unknown_flow", 1_000);
         count(s, "ingress", "rp_cnp_handled", 0);
     });
-    let datagrams = planted("cnp-unpaired", Severity::Warning, |s| {
+    let datagrams = planted("cnp-unpaired", Warning, |s| {
         count(s, "ingress", "rp_cnp_unknown_flow", 1_000);
         count(s, "egress", "rp_from_process_packets", 3_000);
     });
     assert!(datagrams.fix.is_some_and(|fix| fix.contains("raw socket: 3000 packets")));
-    planted("cnp-invalid", Severity::Warning, |s| count(s, "ingress", "rp_cnp_invalid", 1));
-    planted("cnp-no-cut", Severity::Warning, |s| count(s, "ingress", "rp_cnp_handled", 0));
+    planted("cnp-invalid", Warning, |s| count(s, "ingress", "rp_cnp_invalid", 1));
+    planted("cnp-no-cut", Warning, |s| count(s, "ingress", "rp_cnp_handled", 0));
     // All suppressed by a CNP before the first reading.
     absent("ce-no-cnp", |s| {
         count(s, "ingress", "np_ecn_marked_roce_packets", 2);
@@ -287,8 +274,7 @@ fn every_mark_is_answered_or_counted() {
             count(s, hook, name, value);
         }
     };
-    planted("cnp-lost", Severity::Warning, |s| answered(s, 100))
-        .has(&["call for 150 CNPs", "np_cnp_sent 100"]);
+    planted("cnp-lost", Warning, |s| answered(s, 100)).has(&["call for 150 CNPs", "np_cnp_sent 100"]);
     absent("cnp-lost", |s| answered(s, 150));
 }
 
@@ -331,7 +317,7 @@ fn switch_marks_without_cnps_reported() {
             snapshot.attachments[1].iface = "eth1".into();
         }
         count(&mut snapshot, "egress", "roce_cnp_packets", cnps);
-        found(&snapshot).contains(&("port-unanswered", Severity::Warning))
+        found(&snapshot).contains(&("port-unanswered", Warning))
     };
     assert!(switch(0, 2));
     assert!(!switch(3, 2), "CNPs came back");

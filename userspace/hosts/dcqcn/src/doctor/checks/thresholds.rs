@@ -44,7 +44,6 @@ impl<'a> MarkingClass<'a> {
         })
     }
 
-    /// A parameter of the class as `key = value`.
     fn param(&self, name: &str) -> String {
         self.reading.params(&[&format!("wred.{}.{name}", self.tc)])
     }
@@ -64,7 +63,6 @@ impl<'a> MarkingClass<'a> {
     }
 }
 
-/// `rate-unknown`.
 pub(super) fn rate_unknown(reading: &Reading<'_>) -> Option<Finding> {
     let config = &reading.config;
     let unknown = reading.marking_classes().into_iter().any(|tc| config.drain_rate_bps(tc) == 0);
@@ -74,7 +72,6 @@ pub(super) fn rate_unknown(reading: &Reading<'_>) -> Option<Finding> {
         .then(|| Finding::error("rate-unknown", what, "link_rate and drain_rate are 0").fix(fix))
 }
 
-/// `rate-above-link`.
 pub(super) fn rate_above_link(reading: &Reading<'_>) -> Option<Finding> {
     let speed_bps = reading.link().filter(|link| link.kind.is_none())?.speed_bps?;
     let drains = (0_usize..)
@@ -268,11 +265,9 @@ pub(super) fn oscillation(class: &MarkingClass<'_>) -> Option<Finding> {
     }
     let flows = bottleneck.flows;
     let what = format!("class {tc} oscillates with {flows} flows and {} of loop delay", time(rtt_ns));
+    let (percent, increase, kmax) = (swing * 100.0, reading.params(&["rpg_ai_rate"]), class.param("kmax"));
     let evidence = format!(
-        "fluid model: the queue's standard deviation is {:.0} % of its mean; {}, {}",
-        swing * 100.0,
-        reading.params(&["rpg_ai_rate"]),
-        class.param("kmax")
+        "fluid model: the queue's standard deviation is {percent:.0} % of its mean; {increase}, {kmax}"
     );
     let fix = format!(
         "{}, and on the senders `dcqcn set IFACE rpg_ai_rate={}`",
@@ -282,7 +277,6 @@ pub(super) fn oscillation(class: &MarkingClass<'_>) -> Option<Finding> {
     Some(Finding::warning("oscillates", what, evidence).fix(fix))
 }
 
-/// `alpha-timer`.
 pub(super) fn alpha_timer(reading: &Reading<'_>) -> Option<Finding> {
     let s = &reading.config.scalars;
     let (alpha_ns, cnp_ns) = (s.dce_tcp_rtt_ns, s.min_time_between_cnps_ns);
@@ -296,7 +290,6 @@ pub(super) fn alpha_timer(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::warning("alpha-timer", what, evidence).fix(fix))
 }
 
-/// `min-rate`.
 pub(super) fn min_rate(reading: &Reading<'_>) -> Option<Finding> {
     let (s, line_bps) = (&reading.config.scalars, reading.config.line_rate_bps());
     let active = reading.attached.tables.map_or(0, |tables| tables.rp_active);

@@ -6,7 +6,6 @@ use super::{Finding, Reading, Severity, Snapshot, known, set_tos};
 use crate::doctor::snapshot::Link;
 use crate::doctor::tunnel;
 
-/// `no-roce`, `roce-idle`, `roce-seen`.
 pub(super) fn roce_seen(reading: &Reading<'_>) -> Option<Finding> {
     let seen = &reading.seen;
     let others = seen.all(Stat::NotRoce);
@@ -32,7 +31,6 @@ pub(super) fn roce_seen(reading: &Reading<'_>) -> Option<Finding> {
     })
 }
 
-/// `unparsed-headers`.
 pub(super) fn unparsed_headers(reading: &Reading<'_>) -> Option<Finding> {
     /// Background packets of an idle host, such as IPv6 multicast.
     const FEW: u64 = 100;
@@ -57,7 +55,6 @@ pub(super) fn unparsed_headers(reading: &Reading<'_>) -> Option<Finding> {
     (!counted.is_empty()).then(|| Finding::info("unparsed-headers", what, evidence).fix(fix))
 }
 
-/// `roce-in-tunnel`.
 pub(super) fn in_tunnel(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let tunnels =
         link.unread_packets.iter().filter(|(label, _)| ![tunnel::ESP, tunnel::UET].contains(&label.as_str()));
@@ -68,7 +65,6 @@ pub(super) fn in_tunnel(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     (!sampled.is_empty()).then(|| Finding::warning("roce-in-tunnel", what, evidence).fix(fix))
 }
 
-/// `esp-seen`.
 pub(super) fn in_ipsec(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let packets = link.unread_packets.get(tunnel::ESP)?;
     let what = "IPsec passes: the programs cannot see whether RoCE is inside";
@@ -127,12 +123,9 @@ pub(super) fn not_ect(reading: &Reading<'_>, tc: usize) -> Option<Finding> {
     }
     let severity = if class.ect_packets == 0 { Severity::Error } else { Severity::Warning };
     let what = format!("RoCE in class {tc} is Not-ECT: it cannot be marked, so its senders never slow down");
-    let evidence = format!(
-        "{not_ect} of {} packets {} are Not-ECT; {} would have been marked",
-        class.packets,
-        reading.seen.when,
-        reading.seen.all(Stat::CpNotEct)
-    );
+    let (packets, when, unmarked) = (class.packets, &reading.seen.when, reading.seen.all(Stat::CpNotEct));
+    let evidence =
+        format!("{not_ect} of {packets} packets {when} are Not-ECT; {unmarked} would have been marked");
     let fix = set_tos(reading.snapshot, reading.iface, reading.roce_tos());
     Some(Finding::new("not-ect", severity, what, evidence).fix(fix))
 }
@@ -171,11 +164,8 @@ pub(super) fn dscp_without_class(reading: &Reading<'_>) -> Option<Finding> {
     let chosen: Vec<String> = chosen.map(|dscp| format!("dscp_to_tc.{dscp}")).collect();
     let tos = reading.roce_tos();
     let what = format!("RoCE has a DSCP without a separate class: it shares class {rest} with other traffic");
-    let evidence = format!(
-        "{packets} of {all} packets {} in class {rest}; {}",
-        reading.seen.when,
-        reading.params(&chosen)
-    );
+    let (when, chosen) = (&reading.seen.when, reading.params(&chosen));
+    let evidence = format!("{packets} of {all} packets {when} in class {rest}; {chosen}");
     let fix = format!(
         "{}; or map its DSCP (`tcpdump -vni {} udp port 4791` shows it) to a class: {}",
         set_tos(reading.snapshot, reading.iface, tos),
@@ -204,20 +194,13 @@ pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
         if one.config.dscp_to_tc != other.config.dscp_to_tc || tc == other_tc {
             continue;
         }
-        let count = |reading: &Reading<'_>, tc: usize| {
-            format!(
-                "{} packets of class {tc} towards {} {}",
-                reading.seen.class(tc).packets,
-                reading.iface,
-                reading.seen.when
-            )
+        let count = |Reading { iface, seen, .. }: &Reading<'_>, tc: usize| {
+            format!("{} packets of class {tc} towards {iface} {}", seen.class(tc).packets, seen.when)
         };
         let what = format!("RoCE has a different DSCP towards {} than towards {}", one.iface, other.iface);
         let evidence = format!("{}, {}", count(one, *tc), count(other, *other_tc));
-        let fix = format!(
-            "use the same at both ends: {}; a device on the path may also rewrite it",
-            set_tos(snapshot, other.iface, other.roce_tos())
-        );
+        let fix = set_tos(snapshot, other.iface, other.roce_tos());
+        let fix = format!("use the same at both ends: {fix}; a device on the path may also rewrite it");
         findings.push(Finding::warning("dscp-differs", what, evidence).on(other.iface).fix(fix));
     }
     findings
@@ -248,10 +231,10 @@ pub(super) fn cnp_dscp(reading: &Reading<'_>) -> Option<Finding> {
     if cnps == 0 || in_class * 20 >= cnps * 19 {
         return None;
     }
-    let rest: Vec<String> = (0..reading.config.wred.len())
-        .filter(|other| *other != tc && reading.seen.class(*other).packets != 0)
-        .map(|other| format!("{} of class {other}", reading.seen.class(other).packets))
-        .collect();
+    let rest = (0..reading.config.wred.len()).filter(|other| *other != tc);
+    let rest =
+        rest.map(|other| (other, reading.seen.class(other).packets)).filter(|(_, packets)| *packets != 0);
+    let rest: Vec<String> = rest.map(|(other, packets)| format!("{packets} of class {other}")).collect();
     let what = format!("CNPs have another DSCP than {dscp}: they wait behind the data");
     let evidence =
         format!("{cnps} CNPs {}, {in_class} packets of class {tc}, {}", reading.seen.when, rest.join(", "));
@@ -263,7 +246,6 @@ pub(super) fn cnp_dscp(reading: &Reading<'_>) -> Option<Finding> {
     Some(Finding::warning("cnp-dscp", what, evidence).fix(fix))
 }
 
-/// `class-not-marked`.
 pub(super) fn class_not_marked(reading: &Reading<'_>, tc: usize) -> Option<Finding> {
     let packets = reading.seen.class(tc).packets;
     if reading.config.wred.get(tc)?.ecn != 0 || packets == 0 || tc == reading.cnp_class() {

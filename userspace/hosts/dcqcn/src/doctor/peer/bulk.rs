@@ -71,10 +71,8 @@ pub(super) fn receive(streams: Vec<TcpStream>, time: Duration, interrupt: &Inter
     let first = spans().map(|(first, _)| first).min();
     let last = spans().map(|(_, last)| last).max();
     let time = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
-    Bulk {
-        bytes: results.iter().map(|(bytes, _)| bytes).sum(),
-        time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
-    }
+    let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    Bulk { bytes: results.iter().map(|(bytes, _)| bytes).sum(), time_ns }
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    /// A command for the interface.
     fn run(&self, command: &str) -> String {
         let command = format!("`{command} {}`", self.iface);
         let command = self.netns.map_or_else(|| command.clone(), |netns| in_netns(&command, netns));
@@ -70,36 +69,29 @@ fn of_direction(roce: &Roce, from: &End<'_>, to: &End<'_>) -> Vec<Finding> {
     });
     if lost_ecn != 0 {
         let what = format!("the path clears ECN {direction}: marks do not reach the receiver");
-        findings.push(
-            Finding::error("ecn-cleared", what, evidence(lost_ecn, "lost ECT or CE"))
-                .fix("find the device that rewrites the whole ToS (`tcpdump -vni IFACE udp port 4791` at each hop): it must change the DSCP only"),
-        );
+        let fix = "find the device that rewrites the whole ToS (`tcpdump -vni IFACE udp port 4791` at each hop): it must change the DSCP only";
+        findings.push(Finding::error("ecn-cleared", what, evidence(lost_ecn, "lost ECT or CE")).fix(fix));
     }
     let other_dscp = count(&|of| of.arrived_with(|tos| ecn::dscp(tos) != ecn::dscp(of.tos)));
     if other_dscp != 0 {
         let what = format!("the path changes the DSCP {direction}");
-        findings.push(
-            Finding::warning("dscp-changed", what, evidence(other_dscp, "have another DSCP"))
-                .fix("trust the DSCP at the ports of the switches (SONiC: DSCP_TO_TC_MAP on both ports)"),
-        );
+        let fix = "trust the DSCP at the ports of the switches (SONiC: DSCP_TO_TC_MAP on both ports)";
+        findings
+            .push(Finding::warning("dscp-changed", what, evidence(other_dscp, "have another DSCP")).fix(fix));
     }
     let damaged = count(&|of| of.arrived.icrc_errors);
     if damaged != 0 {
         let what = format!("the path changes RoCEv2 packets {direction}: receivers drop them");
-        findings.push(
-            Finding::error("icrc-broken", what, evidence(damaged, "have a wrong ICRC"))
-                .fix("remove address translation (NAT) and tunnels that rewrite IP headers from the path"),
-        );
+        let fix = "remove address translation (NAT) and tunnels that rewrite IP headers from the path";
+        findings.push(Finding::error("icrc-broken", what, evidence(damaged, "have a wrong ICRC")).fix(fix));
     }
     for series in roce.series.iter().filter(|series| series.payload_bytes >= 1_024) {
         let (bytes, packets) = (series.payload_bytes, series.arrived.packets);
         if packets == 0 && (series.fits_mtu || bytes == 1_024) {
             let what = format!("RoCEv2 packets with {bytes} bytes of payload do not arrive {direction}");
             let evidence = format!("0 of {} packets arrived; smaller ones do", series.sent);
-            findings.push(
-                Finding::error("path-mtu", what, evidence)
-                    .fix("set an MTU of at least 4200 (for 1024 bytes: 1500) on both hosts and all devices between them"),
-            );
+            let fix = "set an MTU of at least 4200 (for 1024 bytes: 1500) on both hosts and all devices between them";
+            findings.push(Finding::error("path-mtu", what, evidence).fix(fix));
         }
     }
     if let Some(cnps) = roce.cnps.filter(|cnps| u64::from(cnps.answered) * 10 < u64::from(cnps.sent) * 9) {
@@ -113,7 +105,6 @@ fn of_direction(roce: &Roce, from: &End<'_>, to: &End<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Offloads that differ between phases.
 fn offloads(phases: &[Phase]) -> Option<Finding> {
     let mut changed = Vec::new();
     for pair in phases.windows(2) {

@@ -9,9 +9,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_support::interrupt::Interrupt;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::local::Local;
 use super::messages::{ANSWER_TIME, Answer, Connection, PROTOCOL, Request};
 use super::roce::Path;
+use super::side::Local;
 use super::{Interrupted, MAX_DURATION, MAX_STREAMS, bulk, canonical, ensure_running, progress};
 
 /// Maximum time of a check.

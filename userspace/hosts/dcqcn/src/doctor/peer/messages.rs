@@ -21,7 +21,6 @@ const MAX_BYTES: usize = 1 << 16;
 /// Time limit of an answer, above the longest measurement.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(60);
 
-/// A request to the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
@@ -43,7 +42,6 @@ pub(super) enum Request {
     End,
 }
 
-/// An answer of the listener.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
@@ -56,7 +54,6 @@ pub(super) enum Answer {
     Failed { reason: String },
 }
 
-/// The control connection.
 pub(super) struct Connection<'a> {
     stream: TcpStream,
     received: Vec<u8>,
@@ -110,13 +107,11 @@ impl<'a> Connection<'a> {
         message.context("the other host does not run `dcqcn doctor` of this version")
     }
 
-    /// Sends a request and returns its answer.
     pub(super) fn ask(&mut self, request: Request) -> Result<Answer> {
         self.send(&request)?;
         self.answer()
     }
 
-    /// The answer to the last request.
     pub(super) fn answer(&mut self) -> Result<Answer> {
         match self.receive(ANSWER_TIME)? {
             Answer::Failed { reason } => {

@@ -27,7 +27,6 @@ impl Direction {
     }
 }
 
-/// A TCP measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Tcp {
     pub(super) direction: Direction,
@@ -64,11 +63,8 @@ impl RoceSeries {
 
     /// Number of packets whose ToS fulfils a condition.
     pub(super) fn arrived_with(&self, is_so: impl Fn(u8) -> bool) -> u32 {
-        self.arrived
-            .tos
-            .iter()
-            .filter(|(tos, _)| is_so(**tos))
-            .fold(0, |all, (_, packets)| all.saturating_add(*packets))
+        let arrived = self.arrived.tos.iter().filter(|(tos, _)| is_so(**tos));
+        arrived.fold(0, |all, (_, packets)| all.saturating_add(*packets))
     }
 }
 
@@ -104,7 +100,6 @@ impl Roce {
     }
 }
 
-/// Result of a check.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     /// The most severe finding.

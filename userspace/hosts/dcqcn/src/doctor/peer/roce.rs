@@ -59,7 +59,6 @@ pub(super) struct Series {
     pub(super) packets: u16,
 }
 
-/// All series of a direction.
 pub(super) const SERIES: [Series; 4] = [
     Series { ecn: Ecn::ECT0, payload_bytes: 256, packets: 50 },
     Series { ecn: Ecn::CE, payload_bytes: 256, packets: 50 },
@@ -83,7 +82,6 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The values within their limits.
     pub(super) fn limited(self) -> Self {
         Self {
             dscp: self.dscp & 0x3f,
@@ -115,7 +113,6 @@ pub(super) struct Arrived {
 pub(super) struct Cnps {
     pub(super) sent: u32,
     pub(super) answered: u32,
-    /// DSCP of the CNPs.
     pub(super) dscp: Option<u8>,
     pub(super) median_ns: u64,
     pub(super) p99_ns: u64,
@@ -394,7 +391,6 @@ fn recognise(path: &Path, packet: &[u8]) -> Option<(u8, Kind)> {
     payload.filter(|_| bth.dest_qpn() == QPN).map(|_| (tos, Kind::Test { psn: bth.psn(), is_intact }))
 }
 
-/// An instruction of a classic BPF filter.
 const fn instruction(code: u32, yes: u8, no: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: yes, jf: no, k }
 }

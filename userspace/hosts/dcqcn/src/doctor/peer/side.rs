@@ -2,19 +2,19 @@
 
 use std::net::IpAddr;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_loader::attach::{self, Id, Options, Request};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::{Role, Settings};
+use dcqcn_support::interrupt::Interrupt;
 use nix::ifaddrs::getifaddrs;
 use serde::{Deserialize, Serialize};
 
-use super::roce::CNP_TIME;
+use super::messages::{Answer, Request as Message};
+use super::roce::{CNP_TIME, Path, Receiver};
 
-/// One of the two hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Side {
-    /// Version of dcqcn.
     pub version: String,
     pub kernel: String,
     pub iface: String,
@@ -24,11 +24,9 @@ pub(super) struct Side {
     pub mtu_bytes: u32,
     /// Enabled features, as `ethtool -k` names them.
     pub offloads: Vec<String>,
-    /// Attachment of the interface; `null` if it is not attached.
     pub attached: Option<Attached>,
 }
 
-/// An attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Attached {
     pub np: bool,
@@ -146,6 +144,50 @@ impl Drop for Trial {
         if let Err(error) = self.detach() {
             tracing::error!("{error:#}");
         }
+    }
+}
+
+/// This host's part of a check: the listener executes the client's requests, and the client the same ones on its side.
+pub(super) struct Local<'a> {
+    path: Path,
+    may_attach: bool,
+    interrupt: &'a Interrupt,
+    trial: Option<Trial>,
+    receiver: Option<Receiver>,
+}
+
+impl<'a> Local<'a> {
+    pub(super) fn new(path: Path, may_attach: bool, interrupt: &'a Interrupt) -> Self {
+        Self { path, may_attach, interrupt, trial: None, receiver: None }
+    }
+
+    /// Executes a request that does not concern the connection.
+    pub(super) fn ask(&mut self, request: Message) -> Result<Answer> {
+        Ok(match request {
+            Message::Attach { on } => {
+                if !on {
+                    self.trial.take().map_or(Ok(()), Trial::end)?;
+                } else if self.may_attach && self.trial.is_none() {
+                    self.trial = Some(Trial::attach(self.path.local.ip())?);
+                }
+                Answer::Side { side: Side::of(self.path.local.ip())? }
+            }
+            Message::Receive => {
+                self.receiver = Some(Receiver::open(self.path)?);
+                Answer::Ready
+            }
+            Message::Count => {
+                let receiver = self.receiver.take().context("unexpected request")?;
+                Answer::Arrived { series: receiver.count()? }
+            }
+            Message::Send { pace } => {
+                Answer::Sent { series: self.path.send(pace.limited(), self.interrupt)? }
+            }
+            Message::Cnps { pace } => {
+                Answer::Cnps { cnps: self.path.measure_cnps(pace.limited(), self.interrupt)? }
+            }
+            Message::Hello { .. } | Message::Bulk { .. } | Message::End => bail!("unexpected request"),
+        })
     }
 }
 

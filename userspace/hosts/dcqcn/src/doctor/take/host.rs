@@ -78,11 +78,8 @@ fn is_daemon(line: &[u8]) -> bool {
 fn idle_states(dir: &Path) -> Vec<IdleState> {
     let state = |name: String| {
         let dir = dir.join(name);
-        Some(IdleState {
-            name: value(dir.join("name"))?,
-            latency_us: value(dir.join("latency"))?,
-            disabled: value::<u8>(dir.join("disable"))? != 0,
-        })
+        let (name, latency_us) = (value(dir.join("name"))?, value(dir.join("latency"))?);
+        Some(IdleState { name, latency_us, disabled: value::<u8>(dir.join("disable"))? != 0 })
     };
     names(dir).into_iter().filter_map(state).collect()
 }

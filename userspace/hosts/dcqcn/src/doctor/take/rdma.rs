@@ -51,7 +51,6 @@ pub(super) fn elsewhere() -> Vec<RdmaElsewhere> {
     namespaces.into_values().flat_map(of_namespace).collect()
 }
 
-/// RDMA devices in the namespace of a process.
 fn of_namespace(pid: u32) -> Vec<RdmaElsewhere> {
     let read = || -> dcqcn_netlink::Result<Vec<RdmaElsewhere>> {
         let netlink = Netlink::connect()?;

@@ -6,7 +6,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::WredConfig;
 
 use super::Reader;
-use crate::sonic::db::{Error, Number, Row};
+use crate::sonic::db::{Number, Result, Row};
 
 /// Marking of green packets in a profile.
 pub(super) struct Marking {
@@ -31,14 +31,13 @@ pub(super) fn mark_thresholds(profile: &Row<'_>) -> Option<[&'static str; 3]> {
     MARK_THRESHOLDS.into_iter().find(|names| profile.fields().any(|field| names.contains(&field)))
 }
 
-/// Fields of a profile about green packets.
 pub(super) fn green_fields(profile: &Row<'_>) -> Vec<&'static str> {
     let marking = mark_thresholds(profile).into_iter().flatten();
     ["ecn", "wred_green_enable"].into_iter().chain(THRESHOLDS).chain(marking).collect()
 }
 
 /// Whether a profile drops no packets below green_max_threshold.
-pub(super) fn drops_non_ect(profile: &Row<'_>) -> Result<bool, Error> {
+pub(super) fn drops_non_ect(profile: &Row<'_>) -> Result<bool> {
     let (min, max) = (profile.text("green_min_threshold")?, profile.text("green_max_threshold")?);
     Ok(min == max || profile.text("green_drop_probability")?.as_deref() == Some("0"))
 }
@@ -51,50 +50,26 @@ impl<'a> Reader<'a> {
         field: &str,
         range: RangeInclusive<u64>,
         what: &str,
-    ) -> Result<Number, Error> {
+    ) -> Result<Number> {
         let number = row.number(field, &range, what)?;
         if number == Number::Outside {
             let text = row.text(field)?.unwrap_or_default();
             let (low, high) = range.into_inner();
             let reason =
                 format!("`{text}` is out of range: {low} to {high} ({what}); the parameter is unchanged");
-            self.skip(row, [field], reason);
+            self.skip(row, &[field], reason);
         }
         Ok(number)
     }
 
-    /// As [`Self::number`]; `None` if it is not in range.
-    pub(super) fn value(
-        &mut self,
-        row: &Row<'a>,
-        field: &str,
-        range: RangeInclusive<u64>,
-        what: &str,
-    ) -> Result<Option<u64>, Error> {
-        match self.number(row, field, range, what)? {
-            Number::Is(value) => Ok(Some(value)),
-            Number::Absent | Number::Outside => Ok(None),
-        }
-    }
-
-    pub(super) fn marking(&mut self, profile: &Row<'a>) -> Result<Marking, Error> {
-        const MODES: [(&str, bool); 8] = [
-            ("ecn_none", false),
-            ("ecn_green", true),
-            ("ecn_yellow", false),
-            ("ecn_red", false),
-            ("ecn_green_yellow", true),
-            ("ecn_green_red", true),
-            ("ecn_yellow_red", false),
-            ("ecn_all", true),
-        ];
+    pub(super) fn marking(&mut self, profile: &Row<'a>) -> Result<Marking> {
+        const MODES: &str = "ecn_none, ecn_green, ecn_yellow, ecn_red, ecn_green_yellow, ecn_green_red, ecn_yellow_red, ecn_all";
         let mode = profile.text("ecn")?.unwrap_or_else(|| "ecn_none".into());
-        let marks_green =
-            MODES.iter().find(|(name, _)| mode.eq_ignore_ascii_case(name)).map(|(_, green)| *green);
+        let known = MODES.split(", ").find(|name| mode.eq_ignore_ascii_case(name));
+        let marks_green = known.map(|name| name == "ecn_all" || name.contains("green"));
         if marks_green.is_none() {
-            let modes = MODES.map(|(name, _)| name).join(", ");
-            let reason = format!("`{mode}` is not one of {modes}: ecn is unchanged");
-            self.skip(profile, ["ecn"], reason);
+            let reason = format!("`{mode}` is not one of {MODES}: ecn is unchanged");
+            self.skip(profile, &["ecn"], reason);
         }
         let is_off = profile.switch("wred_green_enable")? == Some(false);
         let ecn = if is_off { Some(false) } else { marks_green };
@@ -112,7 +87,7 @@ impl<'a> Reader<'a> {
         let min = self.number(profile, min_field, 1..=max_bytes, "bytes")?;
         let max = self.number(profile, max_field, 1..=max_bytes, "bytes")?;
         let percent = self.number(profile, percent_field, 0..=100, "a percentage")?;
-        let limit = self.value(profile, "green_max_threshold", 0..=max_bytes, "bytes")?;
+        let limit = self.number(profile, "green_max_threshold", 0..=max_bytes, "bytes")?.value();
         let limit_bytes = limit.filter(|_| separate.is_some());
         let missing =
             |field| profile.error(format_args!("{field} is missing: required, as ecn marks green packets"));
@@ -142,7 +117,7 @@ impl<'a> Reader<'a> {
                     ""
                 };
                 let reason = format!("thresholds apply together: none is imported{marks}");
-                self.skip(profile, fields.collect::<Vec<_>>(), reason);
+                self.skip(profile, &fields.collect::<Vec<_>>(), reason);
                 Vec::new()
             }
             _ => Vec::new(),
@@ -152,23 +127,16 @@ impl<'a> Reader<'a> {
 
     /// Classes or queues in a map of `len` entries. As in SAI, absent entries are 0. Entries without a counterpart are
     /// `None`, and listed.
-    pub(super) fn map_entries(
-        &mut self,
-        map: &Row<'a>,
-        len: usize,
-        what: &str,
-    ) -> Result<Vec<Option<u64>>, Error> {
+    pub(super) fn map_entries(&mut self, map: &Row<'a>, len: usize, what: &str) -> Result<Vec<Option<u64>>> {
         let mut entries = vec![Some(0); len];
         for field in map.fields() {
-            let index: usize = field
-                .trim()
-                .parse()
-                .map_err(|_| map.field_error(field, format_args!("expected {what}, 0 to {}", len - 1)))?;
+            let refused = |_| map.field_error(field, format_args!("expected {what}, 0 to {}", len - 1));
+            let index: usize = field.trim().parse().map_err(refused)?;
             match entries.get_mut(index) {
-                Some(entry) => *entry = self.value(map, field, 0..=CLASSES as u64 - 1, "a number")?,
+                Some(entry) => *entry = self.number(map, field, 0..=CLASSES as u64 - 1, "a number")?.value(),
                 None => {
                     let reason = format!("`{index}` is out of range: 0 to {} ({what})", len - 1);
-                    self.skip(map, [field], reason);
+                    self.skip(map, &[field], reason);
                 }
             }
         }
@@ -180,7 +148,7 @@ impl<'a> Reader<'a> {
         let numbers = numbers(text);
         if numbers.is_none() {
             let reason = format!("`{text}` is neither a number, as in `3`, nor a range, as in `3-4`");
-            self.skip(row, [], reason);
+            self.skip(row, &[], reason);
         }
         numbers.unwrap_or_default()
     }

@@ -4,11 +4,11 @@ use super::*;
 
 #[test]
 fn pacing_faults_are_found() {
-    planted("pacer-none", Severity::Warning, |s| s.attachments[0].pacer = "none".into());
-    planted("pacer-gone", Severity::Error, |s| {
+    planted("pacer-none", Warning, |s| s.attachments[0].pacer = "none".into());
+    planted("pacer-gone", Error, |s| {
         link(s).qdiscs = vec![Qdisc { kind: "pfifo".into(), parent: "root".into(), ..Qdisc::default() }];
     });
-    planted("queues-gone", Severity::Error, |s| {
+    planted("queues-gone", Error, |s| {
         set(s, "queues", "ets");
         link(s).qdiscs = vec![Qdisc { kind: "tbf".into(), parent: "root".into(), ..Qdisc::default() }];
     });
@@ -18,7 +18,7 @@ fn pacing_faults_are_found() {
         link(s).qdiscs = vec![qdisc("mq", "root"), qdisc("clsact", "ffff:fff1")];
         link(s).qdiscs.extend((1..).zip(kinds).map(|(number, kind)| qdisc(kind, &format!(":{number}"))));
     };
-    planted("pacer-gone", Severity::Error, |s| below_mq(s, &["fq", "fq", "pfifo_fast"]))
+    planted("pacer-gone", Error, |s| below_mq(s, &["fq", "fq", "pfifo_fast"]))
         .has(&["mq, and below it at :3 pfifo_fast", "dcqcn detach"]);
     let root = |s: &mut Snapshot, change: &dyn Fn(&mut Qdisc)| {
         let root = link(s).qdiscs.iter_mut().find(|qdisc| qdisc.parent == "root").unwrap();
@@ -27,39 +27,38 @@ fn pacing_faults_are_found() {
     let fq = |s: &mut Snapshot, change: &dyn Fn(&mut dcqcn_netlink::tc::Fq)| {
         root(s, &|root| change(root.fq.as_mut().unwrap()));
     };
-    planted("fq-limits", Severity::Warning, |s| fq(s, &|fq| fq.flow_limit = 100))
+    planted("fq-limits", Warning, |s| fq(s, &|fq| fq.flow_limit = 100))
         .has(&["tc qdisc replace dev eth0 root fq"]);
-    planted("fq-limits", Severity::Warning, |s| fq(s, &|fq| fq.limit = 500));
-    planted("fq-orphans", Severity::Warning, |s| fq(s, &|fq| fq.orphan_mask = Some(1_023)));
-    planted("fq-horizon", Severity::Warning, |s| fq(s, &|fq| fq.horizon_ns = Some(2_000_000_000)));
+    planted("fq-limits", Warning, |s| fq(s, &|fq| fq.limit = 500));
+    planted("fq-orphans", Warning, |s| fq(s, &|fq| fq.orphan_mask = Some(1_023)));
+    planted("fq-horizon", Warning, |s| fq(s, &|fq| fq.horizon_ns = Some(2_000_000_000)));
     let drop_one = |root: &mut Qdisc| root.drops_after = root.drops_before + 1;
-    planted("pacer-drops", Severity::Warning, |s| root(s, &drop_one))
-        .has(&["tc qdisc replace dev eth0 root fq"]);
-    let finding = planted("pacer-drops", Severity::Warning, |s| {
+    planted("pacer-drops", Warning, |s| root(s, &drop_one)).has(&["tc qdisc replace dev eth0 root fq"]);
+    let finding = planted("pacer-drops", Warning, |s| {
         s.attachments[0].pacer = "htb".into();
         root(s, &drop_one);
         root(s, &|root| (root.kind, root.fq) = ("htb".into(), None));
     });
     assert!(!finding.fix.unwrap().contains("tc qdisc replace"), "a replaced HTB does not pace");
-    planted("controller-missing", Severity::Error, |s| {
+    planted("controller-missing", Error, |s| {
         s.host.controller = Some(false);
         s.attachments[0].pacer = "htb".into();
     });
-    planted("controller-missing", Severity::Error, |s| {
+    planted("controller-missing", Error, |s| {
         s.host.controller = Some(false);
         set(s, "queue_source", "backlog");
     });
-    planted("horizon-drop", Severity::Warning, |s| count(s, "egress", "rp_horizon_drop", 1));
-    planted("table-full", Severity::Warning, |s| {
+    planted("horizon-drop", Warning, |s| count(s, "egress", "rp_horizon_drop", 1));
+    planted("table-full", Warning, |s| {
         count(s, "egress", "rp_flow_evicted", 9);
         let tables = s.attachments[0].tables.as_mut().unwrap();
         tables.rp_active = tables.capacity;
     });
-    planted("cuts-lost", Severity::Warning, |s| {
+    planted("cuts-lost", Warning, |s| {
         s.attachments[0].pacer = "htb".into();
         count(s, "xdp", "cuts_lost", 1);
     });
-    planted("write-failed", Severity::Warning, |s| count(s, "egress", "write_failed", 1));
+    planted("write-failed", Warning, |s| count(s, "egress", "write_failed", 1));
     absent("controller-missing", |s| {
         s.host.controller = Some(true);
         set(s, "queue_source", "backlog");
@@ -74,27 +73,27 @@ fn threshold_faults_are_found() {
             set(s, key, value);
         }
     };
-    planted("rate-unknown", Severity::Error, |s| {
+    planted("rate-unknown", Error, |s| {
         marking(s);
         s.attachments[0].parameters.as_mut().unwrap().remove("link_rate");
     });
-    planted("rate-above-link", Severity::Error, |s| {
+    planted("rate-above-link", Error, |s| {
         let link = link(s);
         (link.kind, link.speed_bps) = (None, Some(25_000_000_000));
     })
     .has(&["link_rate=25gbit"]);
-    planted("rate-above-link", Severity::Error, |s| {
+    planted("rate-above-link", Error, |s| {
         set(s, "wred.3.drain_rate", "50gbit");
         let link = link(s);
         (link.kind, link.speed_bps) = (None, Some(25_000_000_000));
     })
     .has(&["`dcqcn set eth0 link_rate=25gbit wred.3.drain_rate=25gbit`"]);
-    planted("kmax-below-frames", Severity::Warning, |s| {
+    planted("kmax-below-frames", Warning, |s| {
         marking(s);
         set(s, "wred.3.kmin", "1KB");
         set(s, "wred.3.kmax", "5KB");
     });
-    planted("kmax-below-bdp", Severity::Warning, |s| {
+    planted("kmax-below-bdp", Warning, |s| {
         marking(s);
         s.rtt_ns = 1_000_000;
     });
@@ -105,7 +104,7 @@ fn threshold_faults_are_found() {
         set(s, "wred.3.kmin", "1KB");
         set(s, "wred.3.kmax", "5KB");
     });
-    planted("kmax-too-deep", Severity::Warning, wred("wred.3.kmax", "100MB"));
+    planted("kmax-too-deep", Warning, wred("wred.3.kmax", "100MB"));
     let flows = |n: u64| {
         move |s: &mut Snapshot| {
             marking(s);
@@ -114,8 +113,8 @@ fn threshold_faults_are_found() {
             (tables.rp_active, tables.np_flows) = (n, 0);
         }
     };
-    planted("pmax-small", Severity::Warning, flows(64));
-    planted("pmax-small", Severity::Info, |s| {
+    planted("pmax-small", Warning, flows(64));
+    planted("pmax-small", Info, |s| {
         flows(0)(s);
         set(s, "wred.3.pmax", "0.01%");
     });
@@ -129,26 +128,19 @@ fn threshold_faults_are_found() {
             fq.backlog_bytes = 200_000;
         }
     };
-    planted("paced-late", Severity::Warning, waiting("10us"))
+    planted("paced-late", Warning, waiting("10us"))
         .has(&["200KB queued in fq, total rate of the 2 active flows 8gbit"]);
     absent("paced-late", waiting("55us"));
     // 20 Mbit/s with a bucket of 3.2 ms, sampled a hundred times in 2 s.
     let shaped = |burst_ns, waiting, sent_bytes| {
         move |s: &mut Snapshot| {
             marking(s);
-            let shaper = Shaper {
-                name: "tbf".into(),
-                rate_bps: 20_000_000,
-                burst_ns,
-                samples: 100,
-                waiting,
-                observed_ns: 2_000_000_000,
-                sent_bytes,
-            };
+            let (name, rate_bps, observed_ns) = ("tbf".into(), 20_000_000, 2_000_000_000);
+            let shaper = Shaper { name, rate_bps, burst_ns, samples: 100, waiting, observed_ns, sent_bytes };
             link(s).shaper = Some(shaper);
         }
     };
-    planted("shaper-burst", Severity::Info, shaped(3_200_000, 50, 100_000)).has(&[
+    planted("shaper-burst", Info, shaped(3_200_000, 50, 100_000)).has(&[
         "rate 20mbit, burst 8000 bytes, 3.2ms at that rate",
         "25000 bytes (10ms)",
         "wred.3.drain_rate=19mbit",
@@ -157,13 +149,13 @@ fn threshold_faults_are_found() {
     for (burst_ns, expected) in [(3_200_000, "32000 bytes (12.8ms)"), (25_600_000, "256000 bytes (102.4ms)")]
     {
         let texts = ["95 of 100 samples, and it sent 18mbit", expected, "wred.3.drain_rate=17.1mbit"];
-        planted("shaper-burst", Severity::Warning, shaped(burst_ns, 95, 4_500_000)).has(&texts);
+        planted("shaper-burst", Warning, shaped(burst_ns, 95, 4_500_000)).has(&texts);
     }
     // No finding if the shaper reaches its rate, or if too few samples had a backlog.
     absent("shaper-burst", shaped(25_600_000, 95, 4_900_000));
     absent("shaper-burst", shaped(25_600_000, 50, 100_000));
-    planted("alpha-timer", Severity::Warning, |s| set(s, "min_time_between_cnps", "60us"));
-    planted("min-rate", Severity::Warning, |s| {
+    planted("alpha-timer", Warning, |s| set(s, "min_time_between_cnps", "60us"));
+    planted("min-rate", Warning, |s| {
         set(s, "rpg_min_rate", "1gbit");
         s.attachments[0].tables.as_mut().unwrap().rp_active = 200;
     });
@@ -185,7 +177,7 @@ fn oscillation_region_detected() {
         snapshot.rtt_ns = rtt_ns;
         let tables = snapshot.attachments[0].tables.as_mut().unwrap();
         (tables.rp_active, tables.np_flows) = (flows, 0);
-        found(&snapshot).contains(&("oscillates", Severity::Warning))
+        found(&snapshot).contains(&("oscillates", Warning))
     };
     assert!(oscillates(10, 85_000));
     assert!(!oscillates(2, 85_000));
@@ -194,9 +186,9 @@ fn oscillation_region_detected() {
 
 #[test]
 fn link_faults_are_found() {
-    planted("link-down", Severity::Error, |s| link(s).up = false);
-    planted("mtu-small", Severity::Info, |s| link(s).mtu = 1_500);
-    let stacked = planted("mtu-small", Severity::Info, |s| {
+    planted("link-down", Error, |s| link(s).up = false);
+    planted("mtu-small", Info, |s| link(s).mtu = 1_500);
+    let stacked = planted("mtu-small", Info, |s| {
         let mut lower = link(s).clone();
         (lower.name, lower.index, lower.mtu) = ("port0".into(), link(s).index + 1, 4_250);
         (link(s).mtu, link(s).kind, link(s).lower) = (1_450, Some("vxlan".into()), Some(lower.index));
@@ -204,7 +196,7 @@ fn link_faults_are_found() {
     });
     let fix = stacked.fix.unwrap();
     assert!(fix.starts_with("`ip link set port0 mtu 4270 && ip link set eth0 mtu 4200`"), "{fix}");
-    planted("mtu-differs", Severity::Warning, |s| {
+    planted("mtu-differs", Warning, |s| {
         let index = link(s).index;
         let mut other = link(s).clone();
         (other.name, other.index, other.mtu, other.peer) = ("eth1".into(), index + 1, 9_000, Some(index));
@@ -216,9 +208,9 @@ fn link_faults_are_found() {
         let text = |value: u64| format!("NIC statistics:\n     {name}: {value}\n     tx_packets: {value}\n");
         link(s).ethtool = Some([text(7), text(7 + grown)]);
     };
-    planted("pause-before-marks", Severity::Warning, |s| statistics(s, "rx_prio3_pause", 1_000_000))
+    planted("pause-before-marks", Warning, |s| statistics(s, "rx_prio3_pause", 1_000_000))
         .has(&["rx_prio3_pause +1000000"]);
-    planted("priority-discards", Severity::Error, |s| statistics(s, "rx_prio3_discards", 1));
+    planted("priority-discards", Error, |s| statistics(s, "rx_prio3_discards", 1));
     // ECN acts first.
     absent("pause-before-marks", |s| {
         count(s, "ingress", "np_ecn_marked_roce_packets", 100);
@@ -228,8 +220,7 @@ fn link_faults_are_found() {
     let seen = |s: &mut Snapshot, frames: u64| {
         s.attachments[0].after.as_mut().unwrap().ingress.insert("rx_prio4_pause".into(), frames);
     };
-    planted("pause-before-marks", Severity::Warning, |s| seen(s, 1_000_000))
-        .has(&["rx_prio4_pause +1000000"]);
+    planted("pause-before-marks", Warning, |s| seen(s, 1_000_000)).has(&["rx_prio4_pause +1000000"]);
     // ECN acts first.
     absent("pause-before-marks", |s| {
         count(s, "ingress", "np_ecn_marked_roce_packets", 100);
@@ -241,14 +232,10 @@ fn link_faults_are_found() {
 
 #[test]
 fn pauses_of_all_vendors_are_counted() {
-    for name in [
-        "rx_pfc_ena_frames_pri3",
-        "rx_priority_3_xoff.nic",
-        "frames_rx_pripause",
-        "mac_rx_pfc_pri3_pkt_num",
-        "rx_pause_prio_3",
-    ] {
-        planted("pause-before-marks", Severity::Warning, |s| {
+    const NAMES: &str = "rx_pfc_ena_frames_pri3 rx_priority_3_xoff.nic frames_rx_pripause \
+                         mac_rx_pfc_pri3_pkt_num rx_pause_prio_3";
+    for name in NAMES.split(' ') {
+        planted("pause-before-marks", Warning, |s| {
             let text = |value: u64| format!("NIC statistics:\n     {name}: {value}\n");
             link(s).ethtool = Some([text(7), text(50_007)]);
         })
@@ -263,7 +250,7 @@ fn unknown_driver_without_counters_is_reported() {
         let after = counters.iter().map(|name| ((*name).to_owned(), 0)).collect();
         s.rdma = vec![Rdma { hardware: Some(true), after, ..rxe0() }];
     };
-    planted("counters-not-read", Severity::Info, |s| hardware(s, "efa", &["rx_drops"]))
+    planted("counters-not-read", Info, |s| hardware(s, "efa", &["rx_drops"]))
         .has(&["not read for this driver", "pauses and CNPs of efa"]);
     absent("counters-not-read", |s| {
         hardware(s, "ionic", &["rx_rdma_cnp_pkts"]);
@@ -285,11 +272,11 @@ fn adapters_of_all_vendors_are_recognized() {
         ("ice", "cnpSent", "RxECNMrkd"),
         ("ionic", "tx_rdma_cnp_pkts", "rx_rdma_ecn_pkts"),
     ] {
-        let finding = planted("adapter-np-off", Severity::Error, |s| device(s, driver, sent, marked))
+        let finding = planted("adapter-np-off", Error, |s| device(s, driver, sent, marked))
             .has(&[&format!("{marked} +5")]);
         assert!(!finding.fix.unwrap().contains("roce_np"), "mlx5's command for {driver}");
     }
-    planted("adapter-rp-off", Severity::Error, |s| device(s, "ice", "cnpHandled", "cnpIgnored"));
+    planted("adapter-rp-off", Error, |s| device(s, "ice", "cnpHandled", "cnpIgnored"));
     // Without a counter of sent CNPs, a lack of CNPs proves nothing.
     absent("adapter-np-off", |s| device(s, "bnxt_en", "rx_roce_only_pkts", "rx_ecn_marked_pkts"));
 }
@@ -305,14 +292,14 @@ fn honoured_pauses_reported() {
         set(s, "pfc_wd_detection_time", "200ms");
         s.host.controller = Some(true);
     };
-    planted("pfc-no-watchdog", Severity::Warning, honouring).has(&["pfc_wd_detection_time=200ms"]);
-    planted("pfc-no-watchdog", Severity::Warning, |s| {
+    planted("pfc-no-watchdog", Warning, honouring).has(&["pfc_wd_detection_time=200ms"]);
+    planted("pfc-no-watchdog", Warning, |s| {
         watched(s);
         s.host.controller = Some(false);
     })
     .has(&["fix: `dcqcn run eth0`"]);
     absent("pfc-", watched);
-    planted("pfc-no-effect", Severity::Warning, |s| {
+    planted("pfc-no-effect", Warning, |s| {
         watched(s);
         s.attachments[0].role = dcqcn_params::Role::Switch;
     })
@@ -320,7 +307,7 @@ fn honoured_pauses_reported() {
     for (key, value, why) in
         [("pacer", "none", "pacer"), ("rp_enable", "off", "rp_enable"), ("link_rate", "0", "link_rate")]
     {
-        planted("pfc-no-effect", Severity::Warning, |s| {
+        planted("pfc-no-effect", Warning, |s| {
             watched(s);
             set(s, key, value);
         })
@@ -331,19 +318,19 @@ fn honoured_pauses_reported() {
 #[test]
 fn rdma_device_faults_are_found() {
     let hardware = || Rdma { name: "mlx5_0".into(), hardware: Some(true), ..rxe0() };
-    planted("rdma-no-role", Severity::Warning, |s| {
+    planted("rdma-no-role", Warning, |s| {
         s.rdma = vec![rxe0()];
         s.attachments[0].role = dcqcn_params::Role::Switch;
     })
     .has(&["dcqcn detach eth0"]);
     absent("rdma", |s| s.rdma = vec![rxe0()]);
-    planted("rdma-bypass", Severity::Warning, |s| s.rdma = vec![hardware()]);
-    planted("rdma-bypass", Severity::Info, |s| {
+    planted("rdma-bypass", Warning, |s| s.rdma = vec![hardware()]);
+    planted("rdma-bypass", Info, |s| {
         s.rdma = vec![hardware()];
         s.attachments.clear();
     });
     let tos = |tos: u8| move |s: &mut Snapshot| s.rdma = vec![Rdma { default_roce_tos: Some(tos), ..rxe0() }];
-    planted("rdma-not-ect", Severity::Warning, tos(0)).has(&[
+    planted("rdma-not-ect", Warning, tos(0)).has(&[
         "echo 106 > /sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_tos",
         "`dcqcn set eth0 ect_enable=on roce_dscp=26`",
     ]);
@@ -353,7 +340,7 @@ fn rdma_device_faults_are_found() {
         set(s, "ect_enable", "true");
         set(s, "roce_dscp", "26");
     });
-    planted("rdma-dscp", Severity::Warning, tos(40 << 2 | 2));
+    planted("rdma-dscp", Warning, tos(40 << 2 | 2));
     absent("rdma", tos(106));
     let counters = |name: &str, other: &str, grown: u64| {
         let (name, other) = (name.to_owned(), other.to_owned());
@@ -364,39 +351,32 @@ fn rdma_device_faults_are_found() {
             s.rdma = vec![device];
         }
     };
-    planted("adapter-np-off", Severity::Error, counters("np_ecn_marked_roce_packets", "np_cnp_sent", 5));
-    planted("adapter-rp-off", Severity::Error, counters("rp_cnp_ignored", "rp_cnp_handled", 5));
+    planted("adapter-np-off", Error, counters("np_ecn_marked_roce_packets", "np_cnp_sent", 5));
+    planted("adapter-rp-off", Error, counters("rp_cnp_ignored", "rp_cnp_handled", 5));
     absent("adapter", counters("np_cnp_sent", "np_ecn_marked_roce_packets", 5));
 }
 
 #[test]
 fn tunnel_finding_names_interface_to_attach() {
     let sampled = |s: &mut Snapshot, label: &str| link(s).unread_packets = [(label.to_owned(), 120)].into();
-    planted("roce-in-tunnel", Severity::Warning, |s| {
+    planted("roce-in-tunnel", Warning, |s| {
         sampled(s, "vxlan");
-        let inner = Link {
-            name: "vx0".into(),
-            index: 9,
-            kind: Some("vxlan".into()),
-            lower: Some(link(s).index),
-            up: true,
-            mtu: 1_450,
-            ..Link::default()
-        };
+        let (name, kind, lower) = ("vx0".into(), Some("vxlan".into()), Some(link(s).index));
+        let inner = Link { name, index: 9, kind, lower, up: true, mtu: 1_450, ..Link::default() };
         s.links.push(inner);
     })
     .has(&["attach inside: `dcqcn detach eth0`, `dcqcn attach vx0 --role host`"]);
-    planted("roce-in-tunnel", Severity::Warning, |s| sampled(s, "srv6")).has(&["RFC 6040"]);
-    planted("esp-seen", Severity::Info, |s| sampled(s, "esp"));
+    planted("roce-in-tunnel", Warning, |s| sampled(s, "srv6")).has(&["RFC 6040"]);
+    planted("esp-seen", Info, |s| sampled(s, "esp"));
 }
 
 #[test]
 fn peers_without_dcqcn_are_reported() {
-    planted("other-transport", Severity::Info, |s| {
+    planted("other-transport", Info, |s| {
         link(s).unread_packets = [("uet".to_owned(), 5)].into();
     });
-    planted("other-transport", Severity::Info, |s| count(s, "ingress", "uet_packets", 1));
-    planted("other-transport", Severity::Info, |s| count(s, "ingress", "vendor_bth", 1)).has(&["MRC"]);
+    planted("other-transport", Info, |s| count(s, "ingress", "uet_packets", 1));
+    planted("other-transport", Info, |s| count(s, "ingress", "vendor_bth", 1)).has(&["MRC"]);
 }
 
 #[test]
@@ -407,7 +387,7 @@ fn retransmissions_by_timer_are_reported() {
             .into(),
         ..rxe0()
     };
-    planted("rdma-timeouts", Severity::Warning, |s| s.rdma = vec![device(5, 4)])
+    planted("rdma-timeouts", Warning, |s| s.rdma = vec![device(5, 4)])
         .has(&["`dcqcn set eth0 tail_loss_probe=on`"]);
     absent("rdma-timeouts", |s| s.rdma = vec![device(5, 5)]);
     absent("rdma-timeouts", |s| {
@@ -421,7 +401,7 @@ fn rdma_device_of_other_netns_is_reported() {
     use crate::doctor::snapshot::RdmaElsewhere;
     let (name, command) = ("rxe1".to_owned(), "python3".to_owned());
     let device = RdmaElsewhere { name, pid: 4_711, command, connected_qps: Some(2) };
-    planted("rdma-elsewhere", Severity::Info, |s| s.rdma_elsewhere = vec![device]).has(&[
+    planted("rdma-elsewhere", Info, |s| s.rdma_elsewhere = vec![device]).has(&[
         "the namespace of python3 (process 4711); connected QPs: 2",
         "`nsenter -t 4711 -n dcqcn doctor`",
     ]);
@@ -430,14 +410,14 @@ fn rdma_device_of_other_netns_is_reported() {
 #[test]
 fn driver_settings_are_reported() {
     let delay = |us: u32| move |s: &mut Snapshot| link(s).rx_delay_us = Some(us);
-    planted("interrupts-delayed", Severity::Warning, delay(1_000)).has(&["rx-usecs of eth0: 1ms; "]);
-    planted("interrupts-delayed", Severity::Info, |s| {
+    planted("interrupts-delayed", Warning, delay(1_000)).has(&["rx-usecs of eth0: 1ms; "]);
+    planted("interrupts-delayed", Info, |s| {
         set(s, "rpg_time_reset", "300us");
         delay(60)(s);
     });
     absent("interrupts-delayed", delay(50));
     // A member of the attached bond.
-    let finding = planted("interrupts-delayed", Severity::Warning, |s| {
+    let finding = planted("interrupts-delayed", Warning, |s| {
         let (bond, mut member) = (link(s).index, link(s).clone());
         link(s).kind = Some("bond".into());
         (member.name, member.index, member.master) = ("eth7".into(), 77, Some(bond));
@@ -449,10 +429,10 @@ fn driver_settings_are_reported() {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         move |s: &mut Snapshot| link(s).features = names
     };
-    planted("udp-merged", Severity::Info, features(&["rx-udp-gro-forwarding"]));
-    planted("udp-merged", Severity::Warning, features(&["rx-gro-list", "rx-udp-gro-forwarding"]))
+    planted("udp-merged", Info, features(&["rx-udp-gro-forwarding"]));
+    planted("udp-merged", Warning, features(&["rx-gro-list", "rx-udp-gro-forwarding"]))
         .has(&["`ethtool -K eth0 rx-gro-list off rx-udp-gro-forwarding off`"]);
-    planted("packets-bypass", Severity::Info, features(&["hw-tc-offload"]));
+    planted("packets-bypass", Info, features(&["hw-tc-offload"]));
 }
 
 #[test]
@@ -463,9 +443,9 @@ fn congested_host_is_reported() {
         let after = Softnet { processed: 1_005, dropped: 3 + dropped, squeezed: 2 + squeezed, backlog: 9 };
         move |s: &mut Snapshot| s.host.softnet = Some([before, after])
     };
-    planted("softnet-drops", Severity::Warning, grown(7, 0))
+    planted("softnet-drops", Warning, grown(7, 0))
         .has(&["dropped +7, time_squeeze +0, backlog 9 packets, of 1000 processed"]);
-    planted("softnet-squeezed", Severity::Info, grown(0, 1_000));
+    planted("softnet-squeezed", Info, grown(0, 1_000));
     absent("softnet", grown(0, 10));
 }
 
@@ -481,13 +461,12 @@ fn sender_with_ce_in_tos_is_reported() {
         }
         count(s, "egress", "np_cnp_sent", 10);
     };
-    planted("sender-ce", Severity::Error, |s| arriving(s, 500, 500))
-        .has(&["500 of 500 data packets", "ToS 0x6b"]);
+    planted("sender-ce", Error, |s| arriving(s, 500, 500)).has(&["500 of 500 data packets", "ToS 0x6b"]);
     for (data, marked) in [(500, 499), (99, 99)] {
         absent("sender-ce", |s| arriving(s, data, marked));
     }
     for tos in [3, 107] {
-        planted("rdma-ce", Severity::Error, |s| {
+        planted("rdma-ce", Error, |s| {
             s.rdma = vec![Rdma { default_roce_tos: Some(tos), ..rxe0() }];
         })
         .has(&[&format!("echo {} >", tos & !1)]);
@@ -496,41 +475,40 @@ fn sender_with_ce_in_tos_is_reported() {
 
 #[test]
 fn host_faults_found() {
-    planted("kernel-old", Severity::Warning, |s| s.host.kernel = "5.10.0-28-amd64".into());
-    planted("kernel-realtime", Severity::Error, |s| {
+    planted("kernel-old", Warning, |s| s.host.kernel = "5.10.0-28-amd64".into());
+    planted("kernel-realtime", Error, |s| {
         (s.host.kernel, s.host.realtime) = ("6.18.1-rt".into(), true);
     });
-    planted("no-tcx", Severity::Info, |s| s.attachments[0].tc_mode = "clsact".into());
+    planted("no-tcx", Info, |s| s.attachments[0].tc_mode = "clsact".into());
     // CONFIG_XDP_SOCKETS is for AF_XDP, which dcqcn does not use.
-    let finding = planted("no-xdp", Severity::Error, |s| s.host.xdp = Some(false));
+    let finding = planted("no-xdp", Error, |s| s.host.xdp = Some(false));
     assert_eq!(finding.fix.as_deref(), Some("use a kernel with CONFIG_BPF_SYSCALL"));
-    planted("no-tc", Severity::Error, |s| s.host.tc = Some(false)).has(&["CONFIG_NET_CLS_ACT"]);
-    planted("no-pacer", Severity::Warning, |s| (s.host.fq, s.host.htb) = (Some(false), Some(false)));
-    planted("no-fq", Severity::Info, |s| (s.host.fq, s.host.htb) = (Some(false), Some(true)));
-    planted("jit-off", Severity::Warning, |s| s.host.bpf_jit = Some(0));
+    planted("no-tc", Error, |s| s.host.tc = Some(false)).has(&["CONFIG_NET_CLS_ACT"]);
+    planted("no-pacer", Warning, |s| (s.host.fq, s.host.htb) = (Some(false), Some(false)));
+    planted("no-fq", Info, |s| (s.host.fq, s.host.htb) = (Some(false), Some(true)));
+    planted("jit-off", Warning, |s| s.host.bpf_jit = Some(0));
     let state = |latency_us, disabled| IdleState { name: "C6".into(), latency_us, disabled };
-    planted("idle-states", Severity::Info, |s| s.host.idle_states = vec![state(133, false)]);
+    planted("idle-states", Info, |s| s.host.idle_states = vec![state(133, false)]);
     absent("idle-states", |s| s.host.idle_states = vec![state(133, true), state(2, false)]);
     let nodes = [(0, vec![0, 1]), (1, vec![2, 3])];
-    planted("irq-numa", Severity::Warning, |s| {
+    planted("irq-numa", Warning, |s| {
         s.host.numa_nodes = nodes.clone().into();
         link(s).numa_node = Some(1);
         link(s).irqs = [(41, vec![2]), (42, vec![0])].into();
     })
     .has(&["/proc/irq/42/"]);
-    planted("irq-one-cpu", Severity::Info, |s| {
+    planted("irq-one-cpu", Info, |s| {
         s.host.numa_nodes = nodes.clone().into();
         link(s).irqs = (41..45).map(|irq| (irq, vec![2])).collect();
     });
-    let unread = |essential| Unread {
-        what: "the attachments".into(),
-        why: "permission denied".into(),
-        next: "run doctor as root".into(),
-        essential,
+    let unread = |essential| {
+        let [what, why, next] =
+            ["the attachments", "permission denied", "run doctor as root"].map(str::to_owned);
+        Unread { what, why, next, essential }
     };
-    planted("unread", Severity::Warning, |s| {
+    planted("unread", Warning, |s| {
         s.attachments.clear();
         s.unread = vec![unread(true)];
     });
-    planted("unread", Severity::Info, |s| s.unread = vec![unread(false)]);
+    planted("unread", Info, |s| s.unread = vec![unread(false)]);
 }
