@@ -13,7 +13,6 @@ use crate::prelude::*;
 pub use daemon::{Behaviour, MockDaemon};
 pub use etcd::Etcd;
 
-/// Time limit for a fleet to reach a state.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// `[rollout]` that watches no host.
 pub const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
@@ -84,7 +83,6 @@ impl FleetFixture {
         self.command_under(&[], words)
     }
 
-    /// As [`Self::command`], with a command prefix.
     pub fn command_under(&self, program: &[&str], words: &[&str]) -> Result<Command> {
         let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = match program.split_first() {
@@ -100,7 +98,6 @@ impl FleetFixture {
         Ok(command)
     }
 
-    /// File with the processes' logs.
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }
@@ -159,7 +156,6 @@ impl FleetFixture {
         })
     }
 
-    /// Writes [`file()`], and returns its path.
     pub fn file(&self, rollout: &str, parameters: &str) -> Result<String> {
         let path = self.dir.path().join("fleet.toml");
         fs::write(&path, file(rollout, parameters))?;
@@ -215,7 +211,6 @@ pub fn reporting_hosts(status: &Value) -> usize {
     hosts.iter().filter(|host| host["is_there"] == true).count()
 }
 
-/// Commands for certificates.
 const SECURE_PAGE: &str = include_str!("../../docs/how-to/secure-a-fleet.md");
 /// The option that distinguishes the renewal of the authority.
 const RENEW: &str = "-key ca.key";
@@ -226,7 +221,6 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Creates an authority in `dir`.
     pub fn new(dir: &Path) -> Result<Self> {
         let authority = Self { dir: dir.to_owned() };
         authority.run(|line| ["h1", "etcd1", RENEW].iter().all(|other| !line.contains(other)), "", "")?;
@@ -242,7 +236,6 @@ impl Authority {
         self.run(|line| line.contains("etcd1"), "10.0.0.1", "127.0.0.1")
     }
 
-    /// Renews the authority's own certificate.
     pub fn renew(&self) -> Result<()> {
         self.run(|line| line.contains(RENEW), "", "")
     }
@@ -261,7 +254,6 @@ impl Authority {
         Ok(())
     }
 
-    /// Path of a file of the authority.
     pub fn file(&self, name: &str) -> Result<String> {
         Ok(self.dir.join(name).to_str().context("path is not UTF-8")?.to_owned())
     }
@@ -275,7 +267,6 @@ fn library() -> String {
     format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", env::consts::ARCH)
 }
 
-/// An adjustable wall clock.
 pub struct Clock {
     file: NamedTempFile,
     environment: [String; 4],

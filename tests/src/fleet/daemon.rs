@@ -14,7 +14,6 @@ use crate::prelude::*;
 
 /// Packets per second of a host.
 const PACKETS_PER_S: u64 = 10_000;
-/// Queue pairs (QPs) in a snapshot.
 const QPS: u64 = 1_000;
 /// Line rate, in bit/s.
 const LINE: u64 = 25_000_000_000;
@@ -25,7 +24,6 @@ pub enum Behaviour {
     /// Applies versions; `rpg_gd = 15` increases marks.
     #[default]
     Good,
-    /// Rejects versions.
     Refuses,
     /// Changes take this long.
     Slow(Duration),
@@ -76,7 +74,6 @@ impl State {
     }
 }
 
-/// Handle of a mock daemon.
 #[derive(Clone)]
 pub struct MockDaemon(Arc<Mutex<State>>);
 
@@ -95,7 +92,6 @@ impl MockDaemon {
         Ok(daemon)
     }
 
-    /// Changes the behaviour.
     pub fn be(&self, nature: Behaviour) {
         self.lock().nature = nature;
     }
@@ -105,7 +101,6 @@ impl MockDaemon {
         self.lock().switch_to(None);
     }
 
-    /// Name of the active configuration.
     pub fn name(&self) -> Option<String> {
         Some(self.lock().active.clone()?.0)
     }

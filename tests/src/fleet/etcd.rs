@@ -17,9 +17,7 @@ pub struct Etcd {
     members: Vec<Member>,
     options: Vec<String>,
     address: Ipv4Addr,
-    /// `https` or `http`.
     scheme: &'static str,
-    /// Options of `etcdctl`.
     ctl: Vec<String>,
 }
 
@@ -74,7 +72,6 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// Starts or restarts a member.
     pub fn begin(&mut self, index: usize) -> Result<()> {
         let address = self.address;
         let cluster: Vec<String> = self
@@ -149,7 +146,6 @@ impl Etcd {
         })
     }
 
-    /// Runs `etcdctl` with these arguments.
     pub fn ctl(&self, words: &[&str]) -> Result<Output> {
         self.ctl_at(&self.endpoints(), words)
     }

@@ -21,7 +21,6 @@ kmax = '600KB'
 /// Packets of a burst: 160 KB, between the thresholds of the page's two versions.
 const BURST: usize = 40;
 
-/// A host of the fleet, with traffic.
 struct Host {
     pair: Pair,
     daemon: Daemon,

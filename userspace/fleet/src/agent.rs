@@ -31,7 +31,6 @@ const PROGRESS_DELAY: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Host name in the fleet.
     pub(crate) host: String,
     pub(crate) labels: Labels,
     pub(crate) control: PathBuf,
@@ -49,7 +48,6 @@ struct Agent {
     window: Window,
     tried: Option<Tried>,
     pending: Option<Pending>,
-    /// Last logged complaints.
     logged: String,
 }
 
@@ -210,7 +208,6 @@ impl Agent {
     }
 }
 
-/// Problems that the daemon reports in its status.
 fn complaints(status: &Status) -> Vec<String> {
     let failing = status.failing.iter().map(|one| format!("{}: {}", one.interface, one.error));
     let stuck = status.stuck.iter().map(|what| format!("the daemon is stalled: {what}"));

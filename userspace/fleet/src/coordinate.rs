@@ -24,16 +24,13 @@ pub(crate) use metrics::{Metrics, serve};
 /// when a coordinator is killed.
 const STORE_PERIOD: Duration = Duration::from_secs(1);
 
-/// End condition of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// The end of this version's rollout.
     Over(u64),
     /// None. Such a coordinator also configures new hosts.
     Forever,
 }
 
-/// State of the rollout in this process.
 struct Work {
     rollout: Rollout,
     /// State in etcd.
@@ -100,7 +97,6 @@ impl<'a> Coordinator<'a> {
         self.metrics.subscribe()
     }
 
-    /// Runs until the end condition. Errors of etcd are logged and retried.
     pub(crate) async fn run(&mut self, until: Until) -> Result<Option<Outcome>> {
         let (presence, store) = (Arc::clone(&self.presence), self.store.clone());
         tokio::select! {
@@ -223,7 +219,6 @@ impl<'a> Coordinator<'a> {
         Ok(())
     }
 
-    /// Lengthens the reporting period of agents in a large fleet.
     async fn adjust_period(&mut self, snapshot: &Snapshot) -> Result<()> {
         let period_ms = PERIOD_MS * snapshot.names.len() as u64;
         // Hysteresis of a fifth: do not rewrite it for every new host.
@@ -235,7 +230,6 @@ impl<'a> Coordinator<'a> {
     }
 }
 
-/// The orders among some effects.
 fn desired_configs(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, DesiredConfig)> {
     let why = match &rollout.phase {
         Phase::Back { reason } | Phase::RolledBack { reason } => format!("rolled back: {reason}"),
@@ -253,7 +247,6 @@ fn desired_configs(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Desire
     effects.iter().filter_map(desired).collect()
 }
 
-/// Number of hosts of a rollout by state.
 pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
     let names = ["waiting", "sent", "applied", "away", "lost", "returning", "returned", "unheard"];
     let mut tally: BTreeMap<&'static str, usize> = names.map(|name| (name, 0)).into();

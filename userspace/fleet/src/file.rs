@@ -20,7 +20,6 @@ pub(crate) const UNAVAILABLE_LIMIT: usize = 100;
 /// Maximum size of a group's configuration, in bytes; the daemon accepts no more.
 const MAX_TEXT_BYTES: usize = 200 << 10;
 
-/// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -65,7 +64,6 @@ struct FileGroup {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Policy {
-    /// Canaries of each group.
     pub(crate) canary: usize,
     /// Hosts that are changed between two evaluations of the gate.
     pub(crate) wave: Wave,
@@ -82,7 +80,6 @@ pub(crate) struct Policy {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Wave {
     Hosts(usize),
-    /// Percentage of the hosts of the rollout.
     Percent(usize),
 }
 
@@ -96,7 +93,6 @@ impl Default for Policy {
 /// `[gate]`: limits of the metrics, and minimum data for an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Gate {
-    /// Limits of the enabled metrics, by name.
     pub(crate) limits: BTreeMap<String, Limit>,
     /// Hosts with fewer data packets are not evaluated.
     pub(crate) min_packets: u64,
@@ -150,7 +146,6 @@ fn read_gate(table: Table) -> Result<Gate> {
     Ok(gate)
 }
 
-/// A group of hosts, and its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Group {
     pub(crate) name: String,
@@ -162,7 +157,6 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Returns whether a host belongs to the group.
     pub(crate) fn has(&self, host: &str, labels: &Labels) -> bool {
         let matches = |pattern: &String| Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(host));
         (self.hosts.is_empty() || self.hosts.iter().any(matches))
@@ -170,7 +164,6 @@ impl Group {
     }
 }
 
-/// Parses the file called `name`.
 pub(crate) fn parse(name: &str, text: &str) -> Result<(Policy, Vec<Group>)> {
     read(name, text, check_interfaces)?;
     let File { rollout, gate, group } = toml::from_str(text)?;
@@ -253,7 +246,6 @@ fn label(interface: &Table) -> String {
     }
 }
 
-/// A setting that differs between two versions.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
     pub(crate) setting: String,
@@ -262,7 +254,6 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// A table with these headings of the old and the new value.
     pub(crate) fn table(differences: &[Self], old: &str, new: &str) -> render::Table {
         let mut table = render::Table::new(&["SETTING", &format!(">{old}"), &format!(">{new}")]);
         for Self { setting, old, new } in differences {
@@ -272,7 +263,6 @@ impl Difference {
     }
 }
 
-/// Differences between the groups of two versions.
 pub(crate) fn differences(old: &[Group], new: &[Group]) -> Vec<Difference> {
     let (old, new) = (flat(old), flat(new));
     let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();

@@ -15,7 +15,6 @@ pub(crate) struct History {
     pub(crate) versions: Vec<Row>,
 }
 
-/// A version and the outcome of its rollout.
 #[derive(Serialize)]
 pub(crate) struct Row {
     version: u64,

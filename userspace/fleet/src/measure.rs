@@ -14,7 +14,6 @@ pub(crate) struct Limit {
     pub(crate) plus: u64,
 }
 
-/// How a metric is computed.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
     /// Events in the window, compared per million data packets.
@@ -120,7 +119,6 @@ pub(crate) const MEASURES: &[Measure] = &[
 ];
 
 impl Measure {
-    /// Returns whether a smaller value is worse.
     pub(crate) const fn is_less_worse(&self) -> bool {
         matches!(self.source, Source::Throughput)
     }
@@ -130,7 +128,6 @@ pub(crate) fn find(name: &str) -> Option<&'static Measure> {
     MEASURES.iter().find(|measure| measure.name == name)
 }
 
-/// Default limits of all metrics that are enabled by default.
 pub(crate) fn default_limits() -> BTreeMap<String, Limit> {
     MEASURES.iter().filter_map(|measure| Some((measure.name.to_owned(), measure.limit?))).collect()
 }
@@ -148,7 +145,6 @@ pub(crate) fn example() -> String {
     MEASURES.iter().map(line).collect()
 }
 
-/// Value and spread of one metric on one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Reading {

@@ -4,7 +4,6 @@ use dcqcn_control_api::{ClientError, ControlClient, Verb};
 use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 
-/// Sends one request from a blocking thread.
 pub(crate) async fn send<T: DeserializeOwned + Send + 'static>(
     client: &ControlClient,
     verb: Verb,

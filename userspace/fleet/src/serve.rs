@@ -33,7 +33,6 @@ use write::Token;
 
 use crate::store::Store;
 
-/// Time limit for queries to the daemon.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for changes, the same as the daemon's own.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
@@ -44,10 +43,8 @@ pub(crate) struct Options {
     pub(crate) control: PathBuf,
     /// File with the token for changes; `None` makes the page read-only.
     pub(crate) allow_write: Option<PathBuf>,
-    /// Accepted values of the `Host` header.
     pub(crate) names: Vec<String>,
     pub(crate) host: String,
-    /// Author recorded for changes of a rollout.
     pub(crate) author: String,
 }
 

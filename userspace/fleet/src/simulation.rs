@@ -33,7 +33,6 @@ enum Traffic {
     Idle,
 }
 
-/// Effect of the change on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChangeEffect {
     None,
@@ -112,7 +111,6 @@ impl Host {
         }
     }
 
-    /// Simulates one second of traffic.
     fn pass(&mut self, rng: &mut Rng, at_s: u64, harm: ChangeEffect) {
         let has = self.tried.as_ref().is_some_and(|tried| tried.target.version == 1);
         let harm = if has { harm } else { ChangeEffect::None };

@@ -16,7 +16,6 @@ pub(crate) struct Status {
     /// Reason why the rollout is unreadable.
     error: Option<String>,
     coordinators: usize,
-    /// All hosts, by name.
     pub(crate) hosts: Vec<Host>,
 }
 

@@ -24,11 +24,8 @@ pub(crate) use snapshot::{Mirror, Snapshot};
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
 /// Attempts of a request; each may go to another member.
 const ATTEMPTS: usize = 4;
-/// Time between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Error of an operator's change before the first rollout.
 const NO_ROLLOUT: &str = "cannot change a rollout: there is none yet; start one with `dcqcn-fleet apply`";
-/// Attempts of an operator's change that races with coordinators.
 const EDITS: usize = 20;
 /// Records per page. Those of hosts are the longest: at most 64 KiB, usually a few hundred bytes.
 const PAGE: i64 = 500;
@@ -49,7 +46,6 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A client for the keys below `prefix` in etcd at `address`.
     pub(crate) const fn new(client: Client, prefix: String, address: String) -> Self {
         Self { client, prefix, address }
     }
@@ -58,7 +54,6 @@ impl Store {
         explain(error, &self.address)
     }
 
-    /// Client for key-value requests.
     fn kv(&self) -> KvClient {
         self.client.kv_client().max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
@@ -67,7 +62,6 @@ impl Store {
         format!("{}/{rest}", self.prefix)
     }
 
-    /// Key of the record `what` of a host.
     pub(crate) fn host_key(&self, host: &str, what: &str) -> String {
         self.key(&format!("hosts/{host}/{what}"))
     }
@@ -135,7 +129,6 @@ impl Store {
         }
     }
 
-    /// Reads the outcomes of all rollouts, by version.
     pub(crate) async fn outcomes(&mut self) -> Result<BTreeMap<u64, Outcome>> {
         let prefix = self.key("outcomes/");
         let kvs = self.range(&prefix, PAGE, 0).await?;
@@ -185,7 +178,6 @@ impl Store {
         Ok(has_started)
     }
 
-    /// Whether the current or last rollout is the one with this ID.
     async fn is_current(&mut self, id: &str) -> Result<bool> {
         let head = self.get(self.rollout_key(), None).await?;
         Ok(head.kvs().first().is_some_and(|kv| read::<Rollout>(kv).is_ok_and(|rollout| rollout.id == id)))
@@ -289,13 +281,11 @@ impl Store {
         Ok(answer.map(|kv| kv.lease()))
     }
 
-    /// Registers a running coordinator, under its lease.
     pub(crate) async fn put_coordinator(&mut self, name: &str, lease: i64) -> Result<()> {
         let key = self.key(&format!("coordinators/{lease:016x}"));
         self.put_leased(key, &name, Some(lease)).await.map(drop)
     }
 
-    /// Writes the reporting period of agents.
     pub(crate) async fn put_period(&mut self, period_ms: u64) -> Result<()> {
         self.put_leased(self.key("period"), &period_ms, None).await.map(drop)
     }
@@ -401,7 +391,6 @@ impl Store {
         self.with_retries(request).await
     }
 
-    /// Creates a lease.
     pub(crate) async fn grant_lease(&mut self, ttl_s: i64) -> Result<i64> {
         let id = self.client.lease_grant(ttl_s, None).await.map_err(EtcdError)?.id();
         ensure!(id != 0, "etcd granted no lease");
@@ -442,12 +431,10 @@ impl Store {
     }
 }
 
-/// The steps in `after` that differ from those in `before`.
 pub(crate) fn differing<'a>(before: &[Step], after: &'a [Step]) -> Vec<&'a Step> {
     after.iter().zip(before).filter(|(after, before)| after != before).map(|(after, _)| after).collect()
 }
 
-/// The messages among some effects.
 pub(crate) fn messages(effects: &[Effect]) -> impl Iterator<Item = &str> {
     effects.iter().filter_map(|effect| match effect {
         Effect::Print(line) => Some(line.as_str()),
@@ -464,12 +451,10 @@ fn end_of(prefix: &str) -> Vec<u8> {
     end
 }
 
-/// The rest of a key after `prefix`.
 fn below<'a>(kv: &'a KeyValue, prefix: &str) -> Option<&'a str> {
     std::str::from_utf8(kv.key()).ok()?.strip_prefix(prefix)
 }
 
-/// The number after `prefix` in a key.
 fn number(kv: &KeyValue, prefix: &str) -> Option<u64> {
     below(kv, prefix)?.parse().ok()
 }
@@ -479,7 +464,6 @@ pub(crate) fn last_done(outcomes: &BTreeMap<u64, Outcome>) -> Option<u64> {
     outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version)
 }
 
-/// Parses a record.
 pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     serde_json::from_slice(kv.value()).with_context(|| {
         let key = String::from_utf8_lossy(kv.key()).into_owned();
@@ -524,7 +508,6 @@ fn code(error: &Error) -> Option<i32> {
     }
 }
 
-/// Returns whether a retry may succeed, on another member or later.
 fn is_passing(error: &Error) -> bool {
     // A broken connection; a status that etcd sent has no source.
     let is_local = matches!(error, Error::GRpcStatus(status) if status.source().is_some());

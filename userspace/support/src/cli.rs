@@ -49,7 +49,6 @@ pub struct SettingsArgs {
 }
 
 impl SettingsArgs {
-    /// The file, and the settings that take precedence over it.
     pub fn split(self) -> (Option<PathBuf>, Settings) {
         let Self { config, profile, changes } = self;
         (config, Settings { profile, changes, ..Settings::default() })
@@ -64,7 +63,6 @@ impl SettingsArgs {
     }
 }
 
-/// Exit code: failed or rejected.
 pub(crate) const FAILED: u8 = 1;
 
 /// Logs to standard error with the filter `DCQCN_LOG`; warnings by default.
@@ -84,7 +82,6 @@ pub fn message(line: impl fmt::Display) {
     message_lines(format_args!("{line}\n"));
 }
 
-/// As [`message`], for complete lines.
 pub fn message_lines(text: impl fmt::Display) {
     let _ = write!(io::stderr(), "{text}");
 }
@@ -137,7 +134,6 @@ fn is_closed_output(error: &anyhow::Error, output: impl AsFd) -> bool {
         && fds[0].revents().is_some_and(|events| events.intersects(closed))
 }
 
-/// Directory of the interfaces in this network namespace.
 const INTERFACES: &str = "/sys/class/net";
 
 /// Interfaces. A list that has been started, as in `eth0,`, continues.
@@ -155,22 +151,18 @@ pub fn iface(current: &OsStr) -> Vec<CompletionCandidate> {
     names.into_iter().map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
 }
 
-/// Parameters by name.
 fn key(current: &OsStr) -> Vec<CompletionCandidate> {
     keys(current, "")
 }
 
-/// Parameters by name, followed by `=`.
 pub fn key_value(current: &OsStr) -> Vec<CompletionCandidate> {
     keys(current, "=")
 }
 
-/// Interfaces, then parameters.
 pub fn iface_or_key(current: &OsStr) -> Vec<CompletionCandidate> {
     iface(current).into_iter().chain(key(current)).collect()
 }
 
-/// Interfaces, then parameters followed by `=`.
 pub fn iface_or_key_value(current: &OsStr) -> Vec<CompletionCandidate> {
     iface(current).into_iter().chain(key_value(current)).collect()
 }
@@ -196,7 +188,6 @@ struct Versioned<'a, T> {
     value: &'a T,
 }
 
-/// Standard output could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write standard output: {0}")]
 struct OutputError(#[from] io::Error);
@@ -226,7 +217,6 @@ impl Write for NamedOutput<'_> {
     }
 }
 
-/// Standard output, and the requested form.
 pub struct Output<'a> {
     out: &'a mut dyn Write,
     json: bool,
@@ -234,7 +224,6 @@ pub struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Prints to `out`, as JSON or as text.
     pub fn new(out: &'a mut dyn Write, json: bool) -> Self {
         Self { out, json, changes: false }
     }
@@ -244,7 +233,6 @@ impl<'a> Output<'a> {
         self.changes = true;
     }
 
-    /// Whether JSON is requested.
     pub const fn is_json(&self) -> bool {
         self.json
     }
@@ -262,7 +250,6 @@ impl<'a> Output<'a> {
         self.show_as(report, report)
     }
 
-    /// Prints `report` as JSON, or `text`.
     pub fn show_as(&mut self, report: &impl Serialize, text: impl fmt::Display) -> anyhow::Result<()> {
         if self.json { self.json(report) } else { self.text(&text) }
     }
@@ -279,7 +266,6 @@ impl<'a> Output<'a> {
         written(self.out.write_all(b"\n"))
     }
 
-    /// Prints `value` as text.
     pub fn text(&mut self, value: &impl fmt::Display) -> anyhow::Result<()> {
         written(self.out.write_all(value.to_string().as_bytes()))
     }
@@ -294,7 +280,6 @@ impl<'a> Output<'a> {
         written(self.out.write_all(b"\n"))
     }
 
-    /// Flushes the output.
     pub fn finish(&mut self) -> anyhow::Result<()> {
         written(self.out.flush())
     }

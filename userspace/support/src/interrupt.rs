@@ -22,9 +22,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Action if a command does not exit in order: minimal, because the rest of the process may be blocked.
 pub(crate) type ForcedExit = fn();
 
-/// Errors of an [`Interrupt`].
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe variants and fields")]
 pub enum Error {
     #[error("cannot watch for Ctrl-C")]
     Watch(#[source] io::Error),
@@ -85,7 +83,6 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether the exit was requested.
     pub fn is_requested(&self) -> bool {
         self.received.load(Ordering::Acquire)
     }
@@ -134,7 +131,6 @@ pub fn wait_for_hangup(fd: &impl AsFd) -> io::Result<()> {
     }
 }
 
-/// State of the thread.
 struct Watcher {
     signals: Arc<SignalFd>,
     needed: Vec<OwnedFd>,

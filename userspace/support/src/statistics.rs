@@ -21,7 +21,6 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts `value`.
     pub fn record(&mut self, value: u64) {
         self.record_many(value, 1);
     }
@@ -35,7 +34,6 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// Adds all values of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -44,7 +42,6 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Number of values.
     pub const fn count(&self) -> u64 {
         self.total
     }

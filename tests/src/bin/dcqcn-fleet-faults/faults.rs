@@ -7,7 +7,6 @@ use dcqcn_tests::prelude::*;
 
 use crate::fleet::Fleet;
 
-/// A fault during a rollout.
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
     /// Parameters of the new version.
@@ -18,7 +17,6 @@ pub(crate) struct Fault {
     pub(crate) is_alone: bool,
     /// Takes minutes; only injected on request.
     pub(crate) is_long: bool,
-    /// Requires `libfaketime`.
     pub(crate) needs_clock: bool,
     pub(crate) make: fn(&mut Fleet) -> Result<()>,
 }

@@ -9,7 +9,6 @@ use dcqcn_tests::prelude::*;
 use dcqcn_tests::socket::http;
 
 const TIMEOUT: Duration = Duration::from_secs(900);
-/// Measuring time of an idle fleet.
 const IDLE: Duration = Duration::from_secs(30);
 /// The fastest possible policy: one canary, then a single wave, a hundred hosts at a time.
 const ROLLOUT: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 100\nsoak = '0s'\npatience = '60s'";
@@ -221,7 +220,6 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     Ok(())
 }
 
-/// Interfaces with 4 KB of parameters.
 fn interfaces(gd: u8) -> String {
     let one = |number: usize| {
         format!(
@@ -231,7 +229,6 @@ fn interfaces(gd: u8) -> String {
     (0..40).map(one).collect()
 }
 
-/// Watches the orders, by host.
 fn watch_orders(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
     let mut command = etcd.watch("/dcqcn/hosts/")?;
     let mut child = command.stdout(Stdio::piped()).spawn()?;

@@ -18,20 +18,15 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for changes, the same as the daemon's own.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
 
-/// Result of forwarding an order.
+/// `Active` is `changed` if it was not active before. `Busy` is a transient error, to be retried.
 #[derive(Debug)]
 pub(super) enum ApplyResult {
-    /// The configuration is active; `changed` if it was not before.
-    Active {
-        changed: bool,
-    },
+    Active { changed: bool },
     Refused(String),
-    /// Transient error: the daemon requests a retry.
     Busy(String),
     Unreachable(String),
 }
 
-/// Name of a version's configuration on a host.
 pub(super) fn name(version: u64) -> String {
     format!("{OVERRIDE_PREFIX}{version}")
 }
@@ -41,7 +36,6 @@ pub(super) fn is_of_fleet(name: &str) -> bool {
     name.starts_with(OVERRIDE_PREFIX)
 }
 
-/// Client of this host's daemon, with a time limit per kind of request.
 pub(super) struct DaemonClient {
     socket: PathBuf,
     query_client: ControlClient,
@@ -128,7 +122,6 @@ impl DaemonClient {
         }
     }
 
-    /// Queries the daemon's status and counters.
     pub(super) async fn poll(&self) -> Result<(Status, Health), String> {
         let status = send(&self.query_client, Verb::Status {}).await.map_err(|error| error.to_string())?;
         let health = send(&self.query_client, Verb::Health {}).await.map_err(|error| error.to_string())?;

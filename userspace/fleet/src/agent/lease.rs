@@ -43,7 +43,6 @@ async fn hold(
     store.keep_lease(id, third, third).await
 }
 
-/// Returns whether reports differ in more than metrics.
 fn differs_in_state(old: Option<&Report>, new: &Report) -> bool {
     old.is_none_or(|old| {
         (&old.tried, &old.applying, &old.failing, &old.interfaces)
@@ -88,7 +87,6 @@ pub(super) struct Reporting {
     pub(super) host: String,
     pub(super) member: Member,
     pub(super) ttl_s: i64,
-    /// The agent's own period.
     pub(super) every: Duration,
     /// The fleet's period, which takes precedence if it is longer.
     pub(super) fleet: Receiver<Option<Duration>>,

@@ -21,7 +21,6 @@ pub(super) struct Order {
     pub(super) text: Option<String>,
 }
 
-/// Last known order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LatestOrder {
     /// The last readable order.

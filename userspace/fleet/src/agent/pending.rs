@@ -13,13 +13,11 @@ pub(super) const BUSY: Pauses = (Duration::from_secs(1), Duration::from_secs(30)
 /// logged on the host. The default `patience` of 60 s allows two retries.
 pub(super) const REFUSED: Pauses = (Duration::from_secs(10), Duration::from_secs(300));
 
-/// A scheduled retry.
 #[derive(Debug)]
 pub(super) struct Pending {
     version: u64,
     pub(super) at: Instant,
     pause: Duration,
-    /// Complaint to report in the meantime.
     pub(super) why: Option<String>,
 }
 
@@ -36,7 +34,6 @@ impl Pending {
         Self { version, at: Instant::now() + pause, pause, why }
     }
 
-    /// Returns whether the retry is for `version`.
     pub(super) const fn concerns(&self, version: u64) -> bool {
         self.version == version
     }

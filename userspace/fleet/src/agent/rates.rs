@@ -93,12 +93,10 @@ impl Window {
         self.pairs().map(|(before, now)| grown(before, now)).collect()
     }
 
-    /// Times between consecutive samples, in nanoseconds.
     fn spans(&self) -> Vec<u64> {
         self.pairs().map(|(before, now)| now.at_ns.saturating_sub(before.at_ns)).collect()
     }
 
-    /// Consecutive samples.
     fn pairs(&self) -> impl Iterator<Item = (&Health, &Health)> {
         self.0.iter().zip(self.0.iter().skip(1))
     }

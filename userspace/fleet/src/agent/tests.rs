@@ -15,7 +15,6 @@ use crate::record::{DesiredConfig, Target};
 struct MockDaemon {
     /// Response to orders; `None` applies them.
     refusal: Option<Answer>,
-    /// Name of the active configuration.
     name: Option<String>,
     orders: usize,
 }
@@ -60,7 +59,6 @@ fn agent(control: &Path) -> Agent {
     Agent::new(Options { host: "h1".into(), labels: Labels::new(), control, every, ttl_s: 15, look })
 }
 
-/// A mock daemon, and an agent of it.
 fn fixture() -> (tempfile::TempDir, Arc<Mutex<MockDaemon>>, Agent) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
@@ -77,7 +75,6 @@ fn desired(version: u64) -> LatestOrder {
     LatestOrder { order: Some(Order { desired, text: Some(format!("of {version}")) }), problem: None }
 }
 
-/// Makes a scheduled retry due.
 fn let_time_pass(agent: &mut Agent) {
     agent.pending.as_mut().unwrap().at = Instant::now();
 }

@@ -125,7 +125,6 @@ impl RollbackArgs {
     }
 }
 
-/// The active version, and the last used number.
 struct ActiveVersion {
     active: Option<Version>,
     /// Highest number of a version or outcome.
@@ -286,7 +285,6 @@ pub(super) async fn interrupted() -> Result<()> {
     Ok(())
 }
 
-/// Returns an error if a rollout is in progress.
 fn refuse_second(snapshot: &Snapshot) -> Result<()> {
     if let Some(rollout) = snapshot.in_progress() {
         let Rollout { version, by, .. } = rollout;
@@ -305,7 +303,6 @@ struct Plan {
     away: Vec<String>,
     /// Hosts outside all groups; they use their own file.
     without_group: Vec<String>,
-    /// Hosts that leave their group.
     moves: Vec<Move>,
     /// Groups without a host, perhaps by a typing error.
     empty_groups: Vec<String>,

@@ -195,7 +195,6 @@ impl PruneArgs {
     }
 }
 
-/// State of a rollout after an operator's request.
 #[derive(Serialize)]
 struct Edited {
     version: u64,
@@ -320,7 +319,6 @@ fn label(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Returns whether a name is valid as part of an etcd key.
 fn is_name(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= 253 && name.chars().all(is_allowed)

@@ -88,7 +88,6 @@ impl Metrics {
     }
 }
 
-/// Serves the metrics at `/metrics` until it is dropped.
 pub(crate) async fn serve(listen: SocketAddr, metrics: watch::Receiver<Metrics>) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let router = Router::new().route("/metrics", get(answer)).with_state(metrics);

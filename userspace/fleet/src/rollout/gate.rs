@@ -32,7 +32,6 @@ const SILENT_PART: f64 = 0.5;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// All metrics are within their limits.
     Good {
         /// Changed hosts with enough packets and, if they had traffic before, with comparable throughput.
         evaluated: usize,
@@ -40,16 +39,13 @@ pub(super) enum Verdict {
         /// Changed hosts that may become evaluable with more samples: their traffic dropped recently, or its spread is unknown.
         undecided: usize,
     },
-    /// A limit is exceeded; the reason.
     Bad(String),
 }
 
 /// Total traffic of the hosts that a wave leaves unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Control {
-    /// Reporting hosts.
     hosts: usize,
-    /// Sum of their data packets per second.
     packets_per_s: u64,
 }
 
@@ -194,7 +190,6 @@ fn silence(before: &Rates, now: &Rates, left: f64) -> Option<String> {
     })
 }
 
-/// A changed host and the data to compare it with.
 struct Case<'a> {
     now: &'a Rates,
     before: Option<&'a Rates>,

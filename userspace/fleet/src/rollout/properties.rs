@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use super::simulated::{Dialect, Host, SimulatedFleet, policy};
 use super::*;
 
-/// Agent versions by weight.
 const DIALECT_WEIGHTS: [Dialect; 8] = [
     Dialect::Own,
     Dialect::Older,
@@ -18,7 +17,6 @@ const DIALECT_WEIGHTS: [Dialect; 8] = [
     Dialect::Own,
 ];
 
-/// Arbitrary fleets.
 fn hosts() -> impl Strategy<Value = Vec<Host>> {
     let host = (0..14_u8, 0..4_usize, 0..DIALECT_WEIGHTS.len()).prop_map(|(kind, slow, dialect)| Host {
         dialect: DIALECT_WEIGHTS[dialect],

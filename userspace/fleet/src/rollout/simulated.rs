@@ -17,7 +17,6 @@ pub(super) enum Dialect {
     Older,
     /// Has unknown fields and metrics.
     Newer,
-    /// Writes unreadable reports.
     Unreadable,
 }
 
@@ -69,7 +68,6 @@ pub(super) struct Host {
     pub(super) slow: usize,
     pub(super) due: usize,
     pub(super) seen: ReceivedReport,
-    /// Whether `seen` is unreadable.
     pub(super) is_unreadable: bool,
 }
 
@@ -81,7 +79,6 @@ pub(super) struct SimulatedFleet {
     pub(super) revision: i64,
     /// State known to each of two coordinators, and its revision.
     pub(super) known: [(Rollout, i64); 2],
-    /// Orders of each step.
     pub(super) orders: Vec<Vec<(String, Target)>>,
 }
 
@@ -107,7 +104,6 @@ pub(super) fn version(policy: Policy) -> Version {
     Version { version: 2, policy, groups, by: "ada".into(), ..Version::default() }
 }
 
-/// A minute of traffic.
 pub(super) fn rates(marks: u64) -> Rates {
     let reading = |value: u64| Reading { value, spread: 100 };
     let of = [
@@ -157,7 +153,6 @@ impl SimulatedFleet {
         there.map(|(name, host)| (name.clone(), host.seen.clone())).collect()
     }
 
-    /// Steps the first coordinator from the latest state.
     pub(super) fn step(&mut self, elapsed_ms: u64) {
         self.known[0] = (self.stored.clone(), self.stored_at);
         let hosts = self.reports();
@@ -217,7 +212,6 @@ impl SimulatedFleet {
         self.report();
     }
 
-    /// Steps until the rollout ends.
     pub(super) fn run(&mut self) -> Outcome {
         for _ in 0..2_000 {
             self.step(1_000);

@@ -155,7 +155,6 @@ const MOMENTS: [(&str, RolloutState); 7] = [
     ("last wave watched", |fleet| forward(fleet).is_some_and(|now| now.wave == 2 && now.soaked_ms > 0)),
 ];
 
-/// Advances a rollout to `moment`.
 fn at(moment: RolloutState) -> SimulatedFleet {
     let mut fleet = SimulatedFleet::new(healthy(9), policy(1, 4, 2));
     fleet.host("a01").slow = 2;

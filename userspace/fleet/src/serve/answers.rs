@@ -32,13 +32,9 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct PageState {
     pub(super) board: Arc<Board>,
-    /// Client of the daemon for queries.
     pub(super) query_client: ControlClient,
-    /// Client of the daemon for changes.
     pub(super) change: ControlClient,
-    /// The fleet, with `--fleet`.
     pub(super) store: Option<Store>,
-    /// Author recorded for changes of a rollout.
     pub(super) author: String,
 }
 
@@ -106,7 +102,6 @@ fn stream(handler: Handler, view: Option<View>) -> Answer {
     Ok(events::events(Arc::clone(&handler.state.board), view, permit).into_response())
 }
 
-/// Values and descriptions of parameters.
 async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Answer {
     let state = Arc::clone(&handler.state);
     Handler::alone(&handler.reading, async move { explained(&state.query_client, interface).await }).await
@@ -148,7 +143,6 @@ async fn settle(handler: &Handler, verb: Verb) -> Answer {
     Handler::alone(&handler.changing, settle).await
 }
 
-/// Request to change a rollout.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase", deny_unknown_fields)]
 enum Command {

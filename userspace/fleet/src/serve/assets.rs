@@ -9,7 +9,6 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 
-/// Path, content type and content of each file.
 const FILES: [(&str, &str, &str); 14] = [
     ("/", HTML, include_str!("../../page/index.html")),
     ("/page.css", CSS, include_str!("../../page/page.css")),
@@ -28,7 +27,6 @@ const FILES: [(&str, &str, &str); 14] = [
     ("/uplot.license", "text/plain; charset=utf-8", include_str!(concat!(env!("OUT_DIR"), "/uplot.license"))),
 ];
 
-/// Routes of the embedded files.
 pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let add = |router: Router<S>, (path, kind, text): (&'static str, &'static str, &'static str)| {
         router.route(path, get(move || async move { ([(header::CONTENT_TYPE, kind)], text).into_response() }))

@@ -22,7 +22,6 @@ pub(super) enum View {
     Host(String),
 }
 
-/// Metrics of a view, and its subscribers.
 struct ViewState {
     track: Track,
     listeners: Sender<Arc<str>>,
@@ -30,7 +29,6 @@ struct ViewState {
 
 struct Inner {
     views: BTreeMap<View, ViewState>,
-    /// Parts of the overview by name.
     parts: BTreeMap<&'static str, Value>,
     overview: Sender<Arc<str>>,
 }
@@ -67,7 +65,6 @@ impl Board {
         self.lock().overview.receiver_count() > 0
     }
 
-    /// Interfaces with subscribers.
     pub(super) fn watched_interfaces(&self) -> BTreeSet<String> {
         let inner = self.lock();
         let watched = inner.views.iter().filter(|(_, views)| views.listeners.receiver_count() > 0);
@@ -78,7 +75,6 @@ impl Board {
         watched.filter_map(|(view, _)| name(view)).collect()
     }
 
-    /// Updates the metrics of a view, and publishes the update.
     pub(super) fn add(&self, view: View, change: impl FnOnce(&mut Track)) {
         let mut inner = self.lock();
         let has_room = inner.views.len() < MAX_TRACKS;

@@ -13,12 +13,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::board::{Board, Subscription, View};
 
-/// Messages buffered per connection.
 const CONNECTION_BUFFER: usize = 4;
 /// Period of keep-alive messages, which detect closed connections.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(15);
 
-/// Time between two attempts to subscribe to a view.
 const VIEW_RETRY: Duration = Duration::from_secs(3);
 
 /// Streams the overview and, if requested, the metrics of `view`, which may appear or be removed at any time.

@@ -14,7 +14,6 @@ use crate::history::History;
 use crate::status::{Host, Status};
 use crate::store::{Mirror, Store};
 
-/// Period while there are clients.
 const TICK: Duration = Duration::from_secs(2);
 /// Period without clients; agents report every five seconds.
 const IDLE_TICK: Duration = Duration::from_secs(6);
@@ -23,10 +22,8 @@ const DRAIN_TIME: Duration = Duration::from_millis(50);
 const MAX_GAP_S: f64 = 15.0;
 /// Period for reading versions, which are long; they are also read when a rollout begins or ends.
 const VERSIONS_PERIOD: Duration = Duration::from_secs(60);
-/// Number of versions sent to clients.
 const MAX_VERSIONS: usize = 50;
 
-/// Times and state of the last reads.
 #[derive(Default)]
 struct Read {
     at: Option<Instant>,

@@ -34,7 +34,6 @@ pub(super) struct Guard {
     pub(super) token: Option<Token>,
 }
 
-/// Status and reason of a rejected request.
 pub(super) type Refusal = (StatusCode, String);
 
 impl Guard {
@@ -50,7 +49,6 @@ impl Guard {
             || self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// Checks that a request may make changes.
     fn admits(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let Some(token) = &self.token else {
             let why = "this page is read-only: dcqcn-fleet serve was started without --allow-write";
@@ -98,7 +96,6 @@ async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
     response
 }
 
-/// `router` behind the access control.
 pub(super) fn guarded(router: Router, guard: Arc<Guard>) -> Router {
     router.layer(middleware::from_fn_with_state(guard, check))
 }

@@ -18,9 +18,7 @@ use crate::request::send;
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time between two points that a chart connects, in seconds.
 const MAX_GAP_S: f64 = 5.0;
-/// Number of changes sent to clients.
 const CHANGES: usize = 100;
-/// Reason for unknown QPs.
 const UNWATCHED: &str = "QPs are only read while a client watches the interface";
 
 /// Publishes this host until it is dropped.
@@ -89,7 +87,6 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
     Ok(())
 }
 
-/// Rows of the table of interfaces.
 fn rows(before: &Snapshot, now: &Snapshot) -> Value {
     let row = |(name, seen): (&String, &InterfaceSnapshot)| {
         let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));

@@ -8,11 +8,9 @@ use serde_json::{Map, Value, json};
 
 /// Length of a series, in seconds.
 const SPAN_S: f64 = 600.0;
-/// Maximum number of queue pairs (QPs) in the chart.
 const MAX_CHART_QPS: usize = 8;
 /// A QP stays in the chart while it is among this many busiest ones.
 const CHART_RANK: usize = 32;
-/// Maximum number of QPs in the table.
 const MAX_TABLE_QPS: usize = 16;
 
 /// Names of a traffic class's queue depth, Kmin and Kmax, in bytes.
@@ -48,7 +46,6 @@ pub(super) type Busiest = Result<Vec<Qp>, String>;
 struct ChartedQp {
     address: String,
     qpn: u32,
-    /// Time and rate limit.
     rates: VecDeque<(f64, u64)>,
 }
 
@@ -101,7 +98,6 @@ impl Track {
         }
     }
 
-    /// Adds the busiest QPs at the time of the last point.
     pub(super) fn add_qps(&mut self, busiest: &Busiest) {
         let busiest = match busiest {
             Ok(busiest) => busiest,

@@ -16,9 +16,7 @@ use crate::request::send;
 use crate::secret;
 
 const MIN_TOKEN_CHARS: usize = 16;
-/// Maximum length of a user's name, in characters.
 const MAX_NAME_CHARS: usize = 100;
-/// Valid confirmation times, in seconds.
 const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
 
 /// The token required for changes. Its file is read for each request, so that a leaked token can be replaced.
@@ -27,7 +25,6 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The token in a file.
     pub(super) fn new(path: PathBuf) -> Result<Self> {
         let token = Self { path };
         token.secret()?;

@@ -18,25 +18,20 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// The fleet at one etcd revision. An unreadable record of a host affects only that host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
-    /// etcd's revision.
     pub(crate) revision: i64,
     /// The current or last rollout without its steps, and the revision of its record.
     head: Option<(Result<Rollout, String>, i64)>,
     /// Steps by `ID/HOST`.
     steps: BTreeMap<String, Step>,
-    /// Names of all hosts.
     pub(crate) names: BTreeSet<String>,
     /// Hosts whose labels are known.
     pub(crate) members: BTreeMap<String, Member>,
-    /// Readable orders.
     pub(crate) desired_configs: BTreeMap<String, DesiredConfig>,
     /// Revisions of all orders, readable or not.
     pub(crate) ordered: BTreeMap<String, i64>,
-    /// Readable reports.
     pub(crate) hosts: Hosts,
     /// Errors of unreadable records, by host and record.
     pub(crate) unreadable: BTreeMap<String, BTreeMap<&'static str, String>>,
-    /// Running coordinators.
     pub(crate) coordinators: BTreeSet<String>,
 }
 
@@ -119,7 +114,6 @@ impl Snapshot {
         self.names.insert(host.to_owned());
     }
 
-    /// Records or clears the error of a host's record.
     fn note(&mut self, host: &str, what: &'static str, error: Option<anyhow::Error>) {
         if let Some(error) = error {
             self.unreadable.entry(host.to_owned()).or_default().insert(what, format!("{error:#}"));
@@ -173,7 +167,6 @@ fn bounded<T: serde::de::DeserializeOwned>(kv: &KeyValue) -> Result<T> {
 }
 
 impl Store {
-    /// Reads the fleet at one revision.
     pub(crate) async fn snapshot(&mut self) -> Result<Snapshot> {
         self.read_snapshot(&["coordinators/", "hosts/"]).await
     }
@@ -212,13 +205,11 @@ impl Store {
     }
 }
 
-/// A snapshot kept current by a watch.
 pub(crate) struct Mirror {
     store: Store,
     snapshot: Arc<Snapshot>,
     watch: Option<WatchStream>,
     received_at: Instant,
-    /// Number of complete reads.
     pub(crate) reads: u64,
 }
 

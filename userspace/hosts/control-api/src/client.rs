@@ -20,9 +20,7 @@ const RETRY_LIMIT: Duration = Duration::from_secs(3);
 /// Delay before the first retry; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Reason for not getting a reply.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum ClientError {
     #[error(
         "cannot reach the daemon at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
@@ -51,7 +49,6 @@ impl ClientError {
     }
 }
 
-/// A client of the daemon's socket.
 #[derive(Clone, Debug)]
 pub struct ControlClient {
     path: PathBuf,
@@ -150,7 +147,6 @@ mod tests {
     use super::*;
     use crate::{Apply, VersionAnswer};
 
-    /// A listener, and a client of it.
     fn listening(timeout_ms: u64) -> (tempfile::TempDir, UnixListener, ControlClient) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
@@ -158,7 +154,6 @@ mod tests {
         (dir, listener, ControlClient::new(&path, Duration::from_millis(timeout_ms)))
     }
 
-    /// Result of a request for a given reply.
     fn answered(answer: &'static str) -> Result<VersionAnswer, ClientError> {
         let (_dir, listener, client) = listening(5_000);
         let daemon = thread::spawn(move || {

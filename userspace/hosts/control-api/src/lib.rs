@@ -4,6 +4,8 @@
 //! The daemon rejects unknown fields; clients must ignore unknown fields of a reply. Thus both may be extended
 //! within a version.
 
+#![expect(missing_docs, reason = "docs/reference/control-socket.md describes the fields")]
+
 mod client;
 mod snapshot;
 
@@ -19,9 +21,7 @@ pub use snapshot::{
     SnapshotRequest, Value as ParameterValue, Values,
 };
 
-/// Protocol version, in every request and reply.
 pub const VERSION: u32 = 1;
-/// Default path of the socket.
 pub const PATH: &str = "/run/dcqcn/control";
 /// Maximum length of a line with its end, in bytes: a configuration is text of some KB.
 pub const MAX_LINE_BYTES: usize = 256 << 10;
@@ -35,18 +35,14 @@ pub fn lock_path(socket: &Path) -> PathBuf {
     path.into()
 }
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(expecting = "a request")]
 pub struct Question {
-    /// [`VERSION`].
     pub v: u32,
-    /// Operation.
     #[serde(flatten)]
     pub verb: Verb,
 }
 
-/// Operations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Verb {
@@ -76,7 +72,6 @@ pub enum Verb {
     Release(Release),
 }
 
-/// An override to apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
@@ -84,10 +79,8 @@ pub struct Apply {
     pub name: String,
     /// `[[interface]]` tables as `dcqcn run` reads them. They take precedence over the host's own file.
     pub text: String,
-    /// Author, for the audit log.
     #[serde(default)]
     pub by: String,
-    /// Reason, for the audit log.
     #[serde(default)]
     pub why: String,
     /// Revert it unless it is confirmed within this many seconds ([`CONFIRM_WITHIN_S`]).
@@ -99,22 +92,17 @@ pub struct Apply {
     pub over: Option<String>,
 }
 
-/// The override to confirm or revert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {
-    /// Name that it was applied with.
     pub name: String,
 }
 
-/// Removal of the override.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Release {
-    /// Author, for the audit log.
     #[serde(default)]
     pub by: String,
-    /// Reason, for the audit log.
     #[serde(default)]
     pub why: String,
     /// Name of the override to remove; another one stays. `None` removes any.
@@ -125,9 +113,7 @@ pub struct Release {
 /// A reply: either a result or an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// [`VERSION`].
     pub v: u32,
-    /// Result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
     /// Cause of a rejection or failure; nothing was changed then.
@@ -147,7 +133,6 @@ const fn is_false(value: &bool) -> bool {
 }
 
 impl Answer {
-    /// A reply with the result, or the cause of a rejection.
     pub fn of<T: Serialize>(result: Result<T, String>) -> Self {
         match result.and_then(|value| serde_json::to_value(value).map_err(|error| error.to_string())) {
             Ok(value) => Self { v: VERSION, ok: Some(value), error: None, again: false, unknown: false },
@@ -155,7 +140,6 @@ impl Answer {
         }
     }
 
-    /// A reply that the request was rejected.
     pub fn refused(why: String) -> Self {
         Self { v: VERSION, ok: None, error: Some(why), again: false, unknown: false }
     }
@@ -171,32 +155,23 @@ impl Answer {
     }
 }
 
-/// Version of the replying dcqcn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionAnswer {
-    /// Version, such as `0.1.0`.
     pub dcqcn: String,
-    /// Newest supported protocol version.
     pub protocol: u32,
 }
 
-/// State of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// All configured interfaces have been processed once.
     pub is_ready: bool,
-    /// Served interfaces.
     pub interfaces: Vec<String>,
-    /// Interfaces that cannot be managed.
     pub failing: Vec<Failing>,
     /// Entries of the file that match no interface.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// Interfaces still to be attached.
     pub waiting: usize,
-    /// Stalled part; null if there is none.
     pub stuck: Option<String>,
-    /// Name of the active override; null if there is none.
     pub config: Option<String>,
     /// Seconds left to confirm it; null if it needs no confirmation.
     #[serde(default)]
@@ -204,7 +179,6 @@ pub struct Status {
     /// Why an override that was not confirmed in time is still active; null otherwise.
     #[serde(default)]
     pub overdue: Option<String>,
-    /// The last reload; null if there was none.
     #[serde(default)]
     pub reload: Option<LastReload>,
     /// Repairs of each managed interface after another program removed parts.
@@ -215,26 +189,20 @@ pub struct Status {
     pub without_group: Option<String>,
 }
 
-/// The last reload of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastReload {
-    /// Time, RFC 3339.
     pub at: String,
     /// Cause of a rejection; empty on success.
     pub refused: String,
 }
 
-/// An interface that cannot be managed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failing {
-    /// Name.
     pub interface: String,
-    /// Cause.
     pub error: String,
 }
 
 impl Failing {
-    /// An interface and the cause.
     pub fn new(interface: &str, error: &str) -> Self {
         Self { interface: interface.to_owned(), error: error.to_owned() }
     }
@@ -245,7 +213,6 @@ impl Failing {
 pub struct Health {
     /// Time, in nanoseconds of CLOCK_MONOTONIC: wall clocks of hosts differ, and are adjusted.
     pub at_ns: u64,
-    /// Attached interfaces, by name.
     pub interfaces: BTreeMap<String, Counts>,
     /// Interfaces that are unreadable or not attached although configured.
     pub failing: Vec<Failing>,
@@ -258,11 +225,9 @@ pub struct Health {
 pub struct Counts {
     /// Identity of the attachment: another number means that the counters restarted.
     pub attached_at_ns: u64,
-    /// RoCE data packets.
     pub data_packets: u64,
     /// Data packets marked CE here, or received marked.
     pub marked_packets: u64,
-    /// CNPs sent.
     pub cnps_sent: u64,
     /// CNPs that cut a flow here.
     pub cnps_handled: u64,
@@ -278,7 +243,6 @@ pub struct Counts {
     pub queue_pairs: Option<u64>,
     /// Retransmissions and time-outs of the RDMA devices on the interface, if their drivers count them.
     pub rdma_errors: u64,
-    /// Flows in the RP table now.
     pub flows: u64,
     /// Bytes in the deepest marking queue now.
     pub queue_bytes: u64,
@@ -294,19 +258,13 @@ pub struct Counts {
 
 /// Upper limit of each of [`Counts::queue_samples`] in percent of Kmax; the last is unlimited.
 pub const QUEUE_PERCENT: [u64; 14] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 120, 150, 200, 300];
-/// Number of ranges.
 pub const QUEUE_BINS: usize = QUEUE_PERCENT.len() + 1;
 
-/// The active override.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
-    /// Name.
     pub name: String,
-    /// Text.
     pub text: String,
-    /// Author.
     pub by: String,
-    /// Reason.
     pub why: String,
     /// Time when it was applied, RFC 3339.
     pub at: String,
@@ -314,16 +272,13 @@ pub struct Override {
     pub confirm_within_s: Option<u64>,
 }
 
-/// Result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// Name of the override now active; null if there is none.
     pub name: Option<String>,
     /// Whether anything changed; false if it was active already.
     pub changed: bool,
-    /// Duration, in milliseconds.
     pub took_ms: u64,
-    /// Served interfaces.
     pub interfaces: Vec<String>,
 }
 

@@ -6,29 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Counts, Failing};
 
-/// Maximum number of QPs in a reply.
 pub const MAX_QPS: usize = 64;
 /// Maximum number of interfaces whose QPs are sampled concurrently: reading a table takes milliseconds.
 pub const MAX_WATCHED: usize = 4;
-/// Maximum number of changes in a reply.
 pub const MAX_CHANGES: usize = 200;
 
-/// A request for a snapshot of the interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SnapshotRequest {
     /// The interface whose busiest QPs to include; none by default.
     pub busiest_of: Option<String>,
-    /// Number of QPs, up to [`MAX_QPS`].
     pub most: usize,
 }
 
-/// A snapshot of the interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Time, in nanoseconds of CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// Attached interfaces, by name.
     pub interfaces: BTreeMap<String, InterfaceSnapshot>,
     /// Interfaces that are unreadable or not attached although configured.
     pub failing: Vec<Failing>,
@@ -36,10 +30,8 @@ pub struct Snapshot {
     pub busiest: Vec<Qp>,
 }
 
-/// A snapshot of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InterfaceSnapshot {
-    /// Counters.
     #[serde(flatten)]
     pub counts: Counts,
     /// `host` or `switch`.
@@ -48,16 +40,12 @@ pub struct InterfaceSnapshot {
     pub pacer: String,
     /// Highest rate of a flow, in bit/s; 0 = unknown.
     pub line_rate_bps: u64,
-    /// Traffic classes in use.
     pub classes: Vec<Class>,
 }
 
-/// A snapshot of a traffic class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
-    /// Number, 0 to 7.
     pub tc: usize,
-    /// Whether the class marks packets.
     pub ecn: bool,
     /// Queue depth from which packets are marked.
     pub kmin_bytes: u64,
@@ -65,20 +53,16 @@ pub struct Class {
     pub kmax_bytes: u64,
     /// Queue depth in bytes; of two ports the larger.
     pub depth_bytes: u64,
-    /// Packets since it was attached.
     pub packets: u64,
     /// Bytes since it was attached, layer 2.
     pub bytes: u64,
-    /// Packets marked here.
     pub marked_packets: u64,
 }
 
 /// A QP that this host sends to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Qp {
-    /// The receiver's address.
     pub address: String,
-    /// The receiver's QPN.
     pub qpn: u32,
     /// Kind of its last increase, as in `additive-increase`.
     pub state: String,
@@ -88,26 +72,20 @@ pub struct Qp {
     pub target_bps: u64,
     /// Rate sent since the previous sample, layer 2, in bit/s; 0 at the first.
     pub throughput_bps: f64,
-    /// CNPs that cut it.
     pub cnps_handled: u32,
 }
 
-/// A request for the parameters of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
-    /// Interface.
     pub interface: String,
 }
 
-/// Parameters of an interface, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Values {
-    /// Values by name.
     pub parameters: BTreeMap<String, Value>,
 }
 
-/// A parameter's value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     /// Formatted for people, as in `100KB`.
@@ -119,11 +97,9 @@ pub struct Value {
 /// Recent changes, the latest last; at most [`MAX_CHANGES`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
-    /// The changes.
     pub changes: Vec<Change>,
 }
 
-/// A change, or a rejected one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// Time, RFC 3339.
@@ -138,6 +114,5 @@ pub struct Change {
     pub old: String,
     /// New value, or the cause of a rejection.
     pub new: String,
-    /// Author.
     pub by: String,
 }

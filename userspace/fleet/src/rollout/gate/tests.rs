@@ -28,7 +28,6 @@ fn evaluate_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict 
     evaluated_hosts(1, before, now, control)
 }
 
-/// As [`evaluate_with`], with `number` changed hosts.
 fn evaluated_hosts(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
     let (rollout, control, hosts) = case(number, before, now, control);
     evaluate(&rollout, &control, &hosts)

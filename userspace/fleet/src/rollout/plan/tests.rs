@@ -14,7 +14,6 @@ fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
     Some(Tried { target, error: error.map(str::to_owned) })
 }
 
-/// The order of host `a1`.
 fn desired(target: Target) -> BTreeMap<String, DesiredConfig> {
     [("a1".to_owned(), DesiredConfig { target, ..DesiredConfig::default() })].into()
 }
