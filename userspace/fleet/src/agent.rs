@@ -9,15 +9,12 @@ mod order;
 mod pending;
 pub(crate) mod rates;
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use anyhow::{Error, Result};
+use anyhow::Error;
 use dcqcn_control_api::Status;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::file::Labels;
+use crate::prelude::*;
 use crate::record::{Member, Report, Tried};
 use crate::store::Store;
 use daemon::{ApplyResult, DaemonClient};

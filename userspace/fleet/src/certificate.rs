@@ -1,13 +1,10 @@
 //! Checks of certificates before their use: errors of a TLS connection do not name the file.
 
-use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
-
-use anyhow::{Context as _, Result, bail};
-use dcqcn_support::time::rfc3339;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, Error, KeyUsage};
+
+use crate::prelude::*;
 
 /// Checks that a client can use its certificate, the first in the file, now.
 pub(crate) fn check_client(path: &Path, pem: &[u8]) -> Result<()> {

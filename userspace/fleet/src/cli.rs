@@ -3,21 +3,17 @@
 mod apply;
 mod operate;
 
+use std::env;
 use std::process::ExitCode;
-use std::time::Duration;
-use std::{env, fmt};
 
-use anyhow::Result;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use dcqcn_params::quantity::parse_time_ns;
-use dcqcn_support::cli::{GenerateCommand, Output, arguments, log_to_stderr, message};
+use dcqcn_support::cli::{GenerateCommand, arguments, log_to_stderr};
 use nix::unistd::{Uid, User, gethostname};
-use serde::Serialize;
-use tokio::time::sleep;
 
 use crate::file::{Difference, differences};
 use crate::history::History;
+use crate::prelude::*;
 use crate::reach::EtcdOptions;
 use crate::status::Status;
 use crate::store::{Mirror, Store};

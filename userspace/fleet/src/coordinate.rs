@@ -5,16 +5,13 @@
 
 mod metrics;
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::anyhow;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
 
+use crate::prelude::*;
 use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State};
 use crate::store::{Mirror, Snapshot, Store, differing, messages};

@@ -1,18 +1,13 @@
 //! `fleet.toml`: configurations of groups of hosts, and the rollout policy.
 
-use std::collections::BTreeMap;
-
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Settings;
 use dcqcn_params::file::{Reader, SELECTORS, read};
-use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::render;
-use glob::Pattern;
-use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 use toml::{Table, Value};
 
 use crate::measure::{Limit, MEASURES, default_limits, find};
+use crate::prelude::*;
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
@@ -265,7 +260,7 @@ impl Difference {
 
 pub(crate) fn differences(old: &[Group], new: &[Group]) -> Vec<Difference> {
     let (old, new) = (flat(old), flat(new));
-    let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let text =
         |side: &BTreeMap<String, String>, key: &String| side.get(key).cloned().unwrap_or_else(|| "-".into());
     keys.into_iter()

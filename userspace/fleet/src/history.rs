@@ -1,11 +1,8 @@
 //! Output of `dcqcn-fleet history`: all versions with their outcomes.
 
-use std::fmt;
+use dcqcn_support::render::Table;
 
-use anyhow::Result;
-use dcqcn_support::render::{Table, printable};
-use serde::Serialize;
-
+use crate::prelude::*;
 use crate::record::Version;
 use crate::store::Store;
 

@@ -13,6 +13,7 @@ mod coordinate;
 mod file;
 mod history;
 mod measure;
+mod prelude;
 mod reach;
 mod record;
 mod request;

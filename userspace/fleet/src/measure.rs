@@ -1,9 +1,8 @@
 //! The metrics of the gate: one table, from which limits, reports, columns and the example file derive.
 
-use std::collections::{BTreeMap, VecDeque};
+use dcqcn_control_api::{QUEUE_BINS, QUEUE_PERCENT};
 
-use dcqcn_control_api::{Counts, Health, QUEUE_BINS, QUEUE_PERCENT};
-use serde::{Deserialize, Serialize};
+use crate::prelude::*;
 
 /// Limit relative to the baseline: `times` the baseline, `plus` an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -221,7 +220,7 @@ mod tests {
 
     #[test]
     fn metrics_have_distinct_names() {
-        let names: std::collections::BTreeSet<_> = MEASURES.iter().map(|measure| measure.name).collect();
+        let names: BTreeSet<_> = MEASURES.iter().map(|measure| measure.name).collect();
         assert_eq!(names.len(), MEASURES.len());
         assert!(!default_limits().contains_key("interface_drops"));
         assert!(example().contains("interface_drops = false"), "{}", example());

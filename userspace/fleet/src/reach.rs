@@ -1,14 +1,8 @@
 //! Addresses of etcd, and TLS certificates for it.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
-use dcqcn_support::file::read_limited;
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
-use tokio::time::sleep;
 
+use crate::prelude::*;
 use crate::store::{EtcdError, Store, TIMEOUT};
 use crate::{certificate, secret};
 

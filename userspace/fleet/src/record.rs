@@ -12,12 +12,9 @@
 //! PREFIX/hosts/H/report    its actual configuration and health; written by its agent under a lease
 //! ```
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
-
 use crate::file::{Group, Labels, Policy};
 use crate::measure::{Reading, Source, find};
+use crate::prelude::*;
 
 /// Prefix of the names of the fleet's overrides on hosts, before the version.
 pub(crate) const OVERRIDE_PREFIX: &str = "fleet ";

@@ -11,13 +11,9 @@ mod properties;
 #[cfg(test)]
 mod simulated;
 
-use std::collections::BTreeMap;
-
-use dcqcn_support::render::count;
-use serde::{Deserialize, Serialize};
-
 use crate::file::Policy;
 use crate::measure::THROUGHPUT;
+use crate::prelude::*;
 use crate::record::{Outcome, Rates, Report, Target};
 use gate::{Control, Verdict};
 pub(crate) use plan::plan;

@@ -1,11 +1,8 @@
 //! Files with secrets.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_support::file::read_limited;
+use crate::prelude::*;
 
 /// Maximum size: a key with its certificates has some kilobytes.
 pub(crate) const MAX_BYTES: u64 = 1 << 20;

@@ -14,23 +14,14 @@ mod host;
 mod series;
 mod write;
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_control_api::ControlClient;
-use dcqcn_support::cli::message;
-use dcqcn_support::http::{Limits, Server};
-use serde_json::json;
-use tokio::net::TcpListener;
+use std::net::IpAddr;
 
 use answers::PageState;
 use board::Board;
 use guard::Guard;
 use write::Token;
 
+use crate::prelude::*;
 use crate::store::Store;
 
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);

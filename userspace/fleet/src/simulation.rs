@@ -11,14 +11,13 @@
 //! every 100 s on average, and retransmits 1 to 8 every 60 s. During a rollout the job of one host in 50 ends, and its QPs are
 //! removed. The last rows, fleets with only bursty hosts, are not asserted.
 
-use std::collections::BTreeMap;
 use std::env;
 
-use dcqcn_control_api::{Counts, Health};
 use fastrand::Rng;
 
 use crate::agent::rates::Window;
 use crate::file::{Gate, Group, Labels, Policy, Wave};
+use crate::prelude::*;
 use crate::record::{Member, Report, Target, Tried, Version};
 use crate::rollout::{Effect, Event, Hosts, Phase, ReceivedReport, Rollout, next, plan};
 

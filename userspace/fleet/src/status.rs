@@ -1,12 +1,9 @@
 //! Output of `dcqcn-fleet status`: the rollout and all hosts.
 
-use std::collections::BTreeMap;
-use std::fmt;
-
-use dcqcn_support::render::{Table, printable};
-use serde::Serialize;
+use dcqcn_support::render::Table;
 
 use crate::measure::MEASURES;
+use crate::prelude::*;
 use crate::record::{Rates, Report};
 use crate::store::Snapshot;
 

@@ -2,20 +2,15 @@
 
 mod snapshot;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
-use std::time::Duration;
-use std::{fmt, io};
+use std::io;
 
-use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, KvClient,
     PutOptions, Txn, TxnOp, TxnResponse,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use tokio::time::{sleep, timeout};
 
+use crate::prelude::*;
 use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
 pub(crate) use snapshot::{Mirror, Snapshot};
@@ -579,7 +574,6 @@ fn explain(error: Error, address: &str) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
 
     use super::*;
 

@@ -3,14 +3,11 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use dcqcn_control_api::{
-    Applied, Apply, ClientError, ControlClient, Health, Release, Status, Verb, lock_path,
-};
+use dcqcn_control_api::{ClientError, Release, Status, lock_path};
 
 use super::order::Order;
+use crate::prelude::*;
 use crate::record::{DesiredConfig, OVERRIDE_PREFIX};
 use crate::request::send;
 
@@ -151,7 +148,7 @@ mod tests {
         assert_eq!([first.claim(), first.claim()], [Ok(()), Ok(())]);
         assert!(second.claim().is_err_and(|error| error.contains("another agent controls the daemon")));
         // Created again by the daemon.
-        std::fs::remove_file(lock_path(&path)).unwrap();
+        fs::remove_file(lock_path(&path)).unwrap();
         File::create(lock_path(&path)).unwrap();
         assert_eq!(first.claim(), Ok(()));
         assert!(second.claim().is_err());

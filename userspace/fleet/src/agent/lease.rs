@@ -2,12 +2,10 @@
 //!
 //! A separate task keeps the lease alive, so a slow change on the daemon does not let it expire.
 
-use std::time::Duration;
-
-use anyhow::Result;
 use tokio::sync::watch::{Receiver, Sender, channel};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep_until;
 
+use crate::prelude::*;
 use crate::record::{Member, Report};
 use crate::store::Store;
 

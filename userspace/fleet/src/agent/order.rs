@@ -1,12 +1,9 @@
 //! The order for this host in etcd.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use etcd_client::WatchOptions;
 use tokio::sync::watch::Sender;
-use tokio::time::{sleep, timeout};
 
+use crate::prelude::*;
 use crate::record::{DesiredConfig, Target, hash};
 use crate::store::{EtcdError, Store};
 

@@ -1,9 +1,5 @@
 //! Retries of orders that the daemon did not apply.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
-
 /// Exponential backoff: the first pause, which doubles with each retry, and the longest.
 pub(super) type Pauses = (Duration, Duration);
 

@@ -1,10 +1,7 @@
 //! Metrics of a host over the last minute, or since its configuration changed.
 
-use std::collections::{BTreeMap, VecDeque};
-
-use dcqcn_control_api::{Counts, Health};
-
 use crate::measure::{MEASURES, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
+use crate::prelude::*;
 use crate::record::Rates;
 
 const WINDOW_NS: u64 = 60_000_000_000;

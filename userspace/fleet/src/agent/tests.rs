@@ -2,11 +2,10 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread;
 
-use dcqcn_control_api::{Answer, Applied, Health, Question, Verb};
+use dcqcn_control_api::{Answer, Question};
 
 use super::*;
 use crate::record::{DesiredConfig, Target};

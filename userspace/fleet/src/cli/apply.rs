@@ -1,22 +1,13 @@
 //! `apply` and `rollback`: create a version and roll it out.
 
-use std::fmt;
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
-use dcqcn_support::cli::{Output, message};
 use dcqcn_support::file::read_text;
-use dcqcn_support::time::rfc3339;
-use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::timeout;
 
 use super::{author, step_period};
 use crate::coordinate::{Coordinator, Until};
 use crate::file::{Difference, Group, UNAVAILABLE_LIMIT, differences, parse};
 use crate::measure::example;
+use crate::prelude::*;
 use crate::record::{Member, Outcome, Version};
 use crate::rollout::{Rollout, plan};
 use crate::store::{Snapshot, Store, TIMEOUT};
@@ -406,7 +397,6 @@ struct EndReport<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use super::*;
     use crate::file::{Labels, Policy};

@@ -1,23 +1,14 @@
 //! Long-running commands (`coordinate`, `agent`, `serve`), and those that control rollouts and records.
 
-use std::collections::BTreeSet;
 use std::future::pending;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
-use clap::Args;
-use dcqcn_params::quantity::parse_time_ns;
-use dcqcn_support::cli::{Output, message};
-use dcqcn_support::render::count;
-use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::apply::{execute, interrupted};
 use super::{NotCoordinated, author, host, report_period, step_period};
 use crate::agent;
 use crate::coordinate::{self, Coordinator, Until};
+use crate::prelude::*;
 use crate::reach::EtcdOptions;
 use crate::rollout::Event;
 use crate::serve;

@@ -1,19 +1,11 @@
 //! Metrics of a coordinator in the Prometheus text format.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-
-use anyhow::{Context as _, Result};
-use axum::Router;
 use axum::extract::State;
-use axum::http::header;
 use axum::response::IntoResponse;
-use axum::routing::get;
-use dcqcn_support::http::{Limits, Server};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::tally;
+use crate::prelude::*;
 use crate::rollout::Rollout;
 use crate::store::Snapshot;
 

@@ -6,12 +6,11 @@
 //! evaluation of the whole rollout, divided by the number of comparisons (Bonferroni). A burst is counted as one event: counts
 //! are divided by their variance-to-mean ratio. [`MISSED_EVENTS`] are added to every allowed mean.
 
-use serde::{Deserialize, Serialize};
-
 use super::poisson::exceeds;
 use super::{Hosts, Rollout, State, Step};
 use crate::file::Gate;
 use crate::measure::{Limit, MEASURES, Measure, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
+use crate::prelude::*;
 use crate::record::Rates;
 
 /// False-alarm probability of one evaluation.

@@ -1,11 +1,11 @@
 //! Planning: selects the hosts that a version changes, and divides them into canaries and waves.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 use super::{Forward, Hosts, Phase, Rollout, State, Step};
 use crate::file::Wave;
 use crate::measure::{THROUGHPUT, UNKNOWN_SPREAD};
+use crate::prelude::*;
 use crate::record::{DesiredConfig, Member, Target, Version};
 
 /// Plans the rollout of `version` to hosts whose configuration differs, or that report lacking their current one.

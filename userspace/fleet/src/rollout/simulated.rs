@@ -1,8 +1,6 @@
 //! A simulated fleet for tests of the state machine. Hosts apply, reject, degrade and disappear; coordinators may have stale
 //! state.
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::file::{Gate, Group, Labels, Wave};
 use crate::measure::{Reading, THROUGHPUT};
@@ -38,7 +36,7 @@ impl Dialect {
             }
             Self::Newer => {
                 record["uptime_s"] = 7.into();
-                record["rates"]["of"]["latency"] = serde_json::json!({ "value": 9, "spread": 1, "p99": [1] });
+                record["rates"]["of"]["latency"] = json!({ "value": 9, "spread": 1, "p99": [1] });
                 if let Some(tried) = record["tried"].as_object_mut() {
                     tried.insert("took_ms".into(), 30.into());
                 }

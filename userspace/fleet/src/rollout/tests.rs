@@ -1,7 +1,5 @@
 //! Rollouts of a simulated fleet, one condition each.
 
-use std::collections::BTreeMap;
-
 use super::simulated::{Dialect, Host, SimulatedFleet, healthy, policy, rates, version};
 use super::*;
 use crate::measure::{Reading, THROUGHPUT, UNKNOWN_SPREAD};

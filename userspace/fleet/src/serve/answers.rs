@@ -1,25 +1,19 @@
 //! Handlers of HTTP requests.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
-use dcqcn_control_api::{Applied, ControlClient, Parameters, Values, Verb};
-use dcqcn_params::{Key, word};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::post;
+use dcqcn_control_api::{Parameters, Values};
+use dcqcn_params::word;
+use serde_json::Value;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use super::board::{Board, View};
 use super::guard::Refusal;
 use super::{assets, events, write};
+use crate::prelude::*;
 use crate::request::send;
 use crate::rollout::Event;
 use crate::store::Store;
@@ -191,8 +185,6 @@ fn answer(value: &impl Serialize) -> Answer {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use tokio::time::sleep;
 
     use super::*;
 

@@ -1,10 +1,5 @@
 //! Embedded files of the page.
 
-use axum::Router;
-use axum::http::header;
-use axum::response::IntoResponse as _;
-use axum::routing::get;
-
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";

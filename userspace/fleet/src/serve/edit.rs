@@ -1,10 +1,9 @@
 //! Changes one parameter of one interface in the text of a daemon's override.
 
-use anyhow::{Context as _, Result, bail};
-use dcqcn_params::Key;
 use dcqcn_params::file::SELECTORS;
-use glob::Pattern;
 use toml::{Table, Value};
+
+use crate::prelude::*;
 
 /// Returns `text` with `key` of `interface` set to `value`.
 ///

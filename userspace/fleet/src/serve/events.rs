@@ -1,17 +1,15 @@
 //! Server-sent events: streams views to clients.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::time::sleep;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::board::{Board, Subscription, View};
+use crate::prelude::*;
 
 const CONNECTION_BUFFER: usize = 4;
 /// Period of keep-alive messages, which detect closed connections.

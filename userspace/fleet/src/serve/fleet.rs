@@ -1,16 +1,11 @@
 //! Reads the fleet from etcd, every two seconds while there are clients, and less often otherwise.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::Result;
-use serde_json::{Value, json};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use serde_json::Value;
 
 use super::board::{Board, View};
 use super::series::{Point, now};
 use crate::history::History;
+use crate::prelude::*;
 use crate::status::{Host, Status};
 use crate::store::{Mirror, Store};
 

@@ -1,15 +1,13 @@
 //! Access control and security headers of the page.
 
-use std::sync::Arc;
-
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 
 use super::write::Token;
+use crate::prelude::*;
 
 /// Content security policy: no foreign content, no inline content, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \

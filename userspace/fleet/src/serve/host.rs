@@ -1,18 +1,13 @@
 //! Samples this host's daemon every second. QPs and changes are only read while there are clients.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
 use dcqcn_control_api::{
-    Changes, ClientError, ControlClient, InterfaceSnapshot, MAX_QPS, MAX_WATCHED, Override, Snapshot,
-    SnapshotRequest, Status, Verb,
+    Changes, ClientError, InterfaceSnapshot, MAX_QPS, MAX_WATCHED, Snapshot, SnapshotRequest, Status,
 };
-use serde_json::{Value, json};
-use tokio::time::{MissedTickBehavior, interval};
+use serde_json::Value;
 
 use super::board::{Board, View};
 use super::series::{self, Busiest, now};
+use crate::prelude::*;
 use crate::request::send;
 
 const TICK: Duration = Duration::from_secs(1);

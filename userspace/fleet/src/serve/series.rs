@@ -1,10 +1,9 @@
 //! Time series of ten minutes for charts.
 
-use std::collections::VecDeque;
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use dcqcn_control_api::{InterfaceSnapshot, Qp};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
+
+use crate::prelude::*;
 
 /// Length of a series, in seconds.
 const SPAN_S: f64 = 600.0;
@@ -217,7 +216,7 @@ pub(super) fn point(
 
 #[cfg(test)]
 mod tests {
-    use dcqcn_control_api::{Class, Counts};
+    use dcqcn_control_api::Class;
 
     use super::*;
 

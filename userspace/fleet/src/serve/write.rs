@@ -1,16 +1,7 @@
 //! Changes from the page: the token, and changes of parameters.
 
-use std::fs;
-use std::path::PathBuf;
-use std::time::SystemTime;
-
-use anyhow::{Result, ensure};
-use dcqcn_control_api::{Applied, Apply, ControlClient, Override, Verb};
-use dcqcn_params::Key;
-use dcqcn_support::time::rfc3339;
-use serde::Deserialize;
-
 use super::edit;
+use crate::prelude::*;
 use crate::record::OVERRIDE_PREFIX;
 use crate::request::send;
 use crate::secret;

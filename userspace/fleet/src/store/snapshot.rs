@@ -1,14 +1,10 @@
 //! The fleet at one etcd revision: read page by page, then updated by a watch.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::{MAX_MESSAGE_BYTES, PAGE, Store, below, read};
+use crate::prelude::*;
 use crate::record::{DesiredConfig, MAX_HOST_BYTES, Member, Report};
 use crate::rollout::{Hosts, ReceivedReport, Rollout, Step};
 
@@ -160,7 +156,7 @@ impl Snapshot {
 }
 
 /// Parses a record of a host, unless it is too long.
-fn bounded<T: serde::de::DeserializeOwned>(kv: &KeyValue) -> Result<T> {
+fn bounded<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     let length = kv.value().len();
     ensure!(length <= MAX_HOST_BYTES, "its record has {length} bytes; the limit is {MAX_HOST_BYTES}");
     read(kv)

@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::measure::{Reading, default_limits};
 use crate::record::{Report, Target};
