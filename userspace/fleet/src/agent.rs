@@ -6,7 +6,6 @@
 mod daemon;
 mod lease;
 mod order;
-mod pending;
 pub(crate) mod rates;
 
 use anyhow::Error;
@@ -20,7 +19,6 @@ use crate::store::Store;
 use daemon::{ApplyResult, DaemonClient};
 use lease::Reporting;
 use order::{LatestOrder, Order};
-use pending::{BUSY, Pending, REFUSED};
 use rates::Window;
 
 /// A change that takes longer is reported as in progress.
@@ -210,6 +208,36 @@ fn complaints(status: &Status) -> Vec<String> {
     let stuck = status.stuck.iter().map(|what| format!("the daemon is stalled: {what}"));
     let overdue = status.overdue.iter().map(|what| format!("the daemon cannot revert: {what}"));
     failing.chain(stuck).chain(overdue).collect()
+}
+
+/// Exponential backoff: the first pause, which doubles with each retry, and the longest.
+type Pauses = (Duration, Duration);
+
+/// Backoff after a transient error: a lock is held, or an unconfirmed trial is pending.
+const BUSY: Pauses = (Duration::from_secs(1), Duration::from_secs(30));
+/// Backoff after a rejection. A rejection may be temporary too (full disk, bounds in the host's own file), but every attempt is
+/// logged on the host. The default `patience` of 60 s allows two retries.
+const REFUSED: Pauses = (Duration::from_secs(10), Duration::from_secs(300));
+
+#[derive(Debug)]
+struct Pending {
+    version: u64,
+    at: Instant,
+    pause: Duration,
+    why: Option<String>,
+}
+
+impl Pending {
+    /// Schedules a retry after a failed attempt at `version`; `before` is the previous retry, if any.
+    fn after(before: Option<Self>, version: u64, (first, longest): Pauses, why: Option<String>) -> Self {
+        let before = before.filter(|before| before.concerns(version));
+        let pause = before.map_or(first, |before| (before.pause * 2).clamp(first, longest));
+        Self { version, at: Instant::now() + pause, pause, why }
+    }
+
+    const fn concerns(&self, version: u64) -> bool {
+        self.version == version
+    }
 }
 
 #[cfg(test)]

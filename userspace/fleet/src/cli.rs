@@ -12,10 +12,9 @@ use dcqcn_support::cli::{GenerateCommand, arguments, log_to_stderr};
 use nix::unistd::{Uid, User, gethostname};
 
 use crate::file::{Difference, differences};
-use crate::history::History;
 use crate::prelude::*;
 use crate::reach::EtcdOptions;
-use crate::status::Status;
+use crate::status::{History, Status};
 use crate::store::{Mirror, Store};
 
 const AFTER_HELP: &str = "\

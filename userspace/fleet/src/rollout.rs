@@ -5,7 +5,6 @@
 
 mod gate;
 mod plan;
-mod poisson;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

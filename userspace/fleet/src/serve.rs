@@ -4,10 +4,7 @@
 //! binary; the page loads nothing from other servers.
 
 mod answers;
-mod assets;
 mod board;
-mod edit;
-mod events;
 mod fleet;
 mod guard;
 mod host;

@@ -171,3 +171,21 @@ async fn busy_daemon_is_retried_and_reported() {
     let done = agent.step(desired(5)).await;
     assert_eq!((done.tried, done.failing), (tried(5, None), Vec::new()));
 }
+
+#[test]
+fn retries_back_off_until_the_version_changes() {
+    let pauses = |pauses: Pauses, tries: usize| -> Vec<u64> {
+        let mut pending = None;
+        let next = |_| {
+            let after = Pending::after(pending.take(), 2, pauses, None);
+            let pause = after.pause.as_secs();
+            pending = Some(after);
+            pause
+        };
+        (0..tries).map(next).collect()
+    };
+    assert_eq!(pauses(BUSY, 7), [1, 2, 4, 8, 16, 30, 30]);
+    assert_eq!(pauses(REFUSED, 7), [10, 20, 40, 80, 160, 300, 300]);
+    let long = Pending::after(None, 2, (REFUSED.1, REFUSED.1), None);
+    assert_eq!(Pending::after(Some(long), 3, BUSY, None).pause, BUSY.0);
+}

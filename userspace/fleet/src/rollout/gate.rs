@@ -6,7 +6,6 @@
 //! evaluation of the whole rollout, divided by the number of comparisons (Bonferroni). A burst is counted as one event: counts
 //! are divided by their variance-to-mean ratio. [`MISSED_EVENTS`] are added to every allowed mean.
 
-use super::poisson::exceeds;
 use super::{Hosts, Rollout, State, Step};
 use crate::file::Gate;
 use crate::measure::{Limit, MEASURES, Measure, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
@@ -259,6 +258,19 @@ impl Case<'_> {
         };
         self.before.map_or(0.0, of)
     }
+}
+
+/// Returns whether `count` events are improbable (below `alpha`) for a Poisson distribution of mean `mean`.
+///
+/// Uses the Chernoff bound `P(X >= k) <= exp(k - mean - k ln(k / mean))`, so the actual false-alarm rate is below `alpha`.
+fn exceeds(count: f64, mean: f64, alpha: f64) -> bool {
+    if count <= mean {
+        return false;
+    }
+    if mean <= 0.0 {
+        return true;
+    }
+    count - mean - count * (count / mean).ln() < alpha.ln()
 }
 
 #[cfg(test)]

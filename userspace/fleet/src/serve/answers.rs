@@ -1,4 +1,4 @@
-//! Handlers of HTTP requests.
+//! Handlers of HTTP requests, and the embedded files of the page.
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, State};
@@ -10,9 +10,9 @@ use dcqcn_params::word;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::board::{Board, View};
+use super::board::{Board, View, events};
 use super::guard::Refusal;
-use super::{assets, events, write};
+use super::write;
 use crate::prelude::*;
 use crate::request::send;
 use crate::rollout::Event;
@@ -66,7 +66,7 @@ pub(super) fn router(state: PageState) -> Router {
         reading: permits(1),
         changing: permits(1),
     };
-    assets::router()
+    assets()
         .route("/events", get(overview))
         .route("/events/interface/{name}", get(interface))
         .route("/events/host/{name}", get(host))
@@ -93,7 +93,7 @@ async fn host(State(handler): State<Handler>, Path(name): Path<String>) -> Answe
 fn stream(handler: Handler, view: Option<View>) -> Answer {
     let busy = |_| (StatusCode::SERVICE_UNAVAILABLE, format!("{MAX_STREAMS} clients are streaming already"));
     let permit = handler.streams.try_acquire_owned().map_err(busy)?;
-    Ok(events::events(Arc::clone(&handler.state.board), view, permit).into_response())
+    Ok(events(Arc::clone(&handler.state.board), view, permit).into_response())
 }
 
 async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Answer {
@@ -182,6 +182,35 @@ fn answer(value: &impl Serialize) -> Answer {
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+
+const FILES: [(&str, &str, &str); 14] = [
+    ("/", HTML, include_str!("../../page/index.html")),
+    ("/page.css", CSS, include_str!("../../page/page.css")),
+    ("/page.js", JS, include_str!("../../page/page.js")),
+    ("/dom.js", JS, include_str!("../../page/dom.js")),
+    ("/chart.js", JS, include_str!("../../page/chart.js")),
+    ("/overview.js", JS, include_str!("../../page/overview.js")),
+    ("/figures.js", JS, include_str!("../../page/figures.js")),
+    ("/fleet.js", JS, include_str!("../../page/fleet.js")),
+    ("/interface.js", JS, include_str!("../../page/interface.js")),
+    ("/parameters.js", JS, include_str!("../../page/parameters.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("../../page/icon.svg")),
+    ("/uplot.js", JS, include_str!(concat!(env!("OUT_DIR"), "/uplot.js"))),
+    ("/uplot.css", CSS, include_str!(concat!(env!("OUT_DIR"), "/uplot.css"))),
+    // The licence requires that copies of uPlot include it.
+    ("/uplot.license", "text/plain; charset=utf-8", include_str!(concat!(env!("OUT_DIR"), "/uplot.license"))),
+];
+
+fn assets<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let add = |router: Router<S>, (path, kind, text): (&'static str, &'static str, &'static str)| {
+        router.route(path, get(move || async move { ([(header::CONTENT_TYPE, kind)], text).into_response() }))
+    };
+    FILES.into_iter().fold(Router::new(), add)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -204,5 +233,24 @@ mod tests {
         }
         assert!(Handler::alone(&permit, asking(busy, Arc::clone(&most))).await.is_ok());
         assert_eq!(most.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn page_has_no_remote_or_inline_code() {
+        let own = FILES.iter().filter(|(path, ..)| !path.starts_with("/uplot"));
+        for (path, _, text) in own {
+            for word in
+                ["https:", "innerHTML", "insertAdjacentHTML", "eval(", " style=", "onclick=", "<style"]
+            {
+                assert!(!text.contains(word), "{path} has {word}");
+            }
+            // The SVG namespace is not fetched.
+            let text = text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!text.contains("http:"), "{path}");
+        }
+        let (_, _, html) = FILES[0];
+        for script in html.split("<script").skip(1) {
+            assert!(script.starts_with(" src=\"/") && script.contains("></script>"), "{script}");
+        }
     }
 }

@@ -4,9 +4,8 @@ use serde_json::Value;
 
 use super::board::{Board, View};
 use super::series::{Point, now};
-use crate::history::History;
 use crate::prelude::*;
-use crate::status::{Host, Status};
+use crate::status::{History, Host, Status};
 use crate::store::{Mirror, Store};
 
 const TICK: Duration = Duration::from_secs(2);

@@ -188,3 +188,11 @@ fn metric_missing_in_old_agent_is_skipped() {
     now.of.remove("drops");
     assert_eq!(evaluated(now), GOOD);
 }
+
+#[test]
+fn bound_follows_the_poisson_tail() {
+    // P(X >= 3) of mean 0.01 is 1.7e-7, of mean 0.5 is 0.014; P(X >= 150) of mean 100 is 2e-6.
+    assert!(exceeds(3.0, 0.01, 1e-4) && !exceeds(3.0, 0.5, 1e-4));
+    assert!(exceeds(150.0, 100.0, 1e-4) && !exceeds(120.0, 100.0, 1e-4));
+    assert!(!exceeds(5.0, 5.0, 0.5) && !exceeds(0.0, 0.0, 0.5) && exceeds(1.0, 0.0, 1e-9));
+}
