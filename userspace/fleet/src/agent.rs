@@ -9,14 +9,14 @@ mod order;
 pub(crate) mod rates;
 
 use anyhow::Error;
-use dcqcn_control_api::Status;
+use dcqcn_control_api::{ClientError, Status};
 use tokio::sync::watch;
 
 use crate::file::Labels;
 use crate::prelude::*;
 use crate::record::{Member, Report, Tried};
 use crate::store::Store;
-use daemon::{ApplyResult, DaemonClient};
+use daemon::DaemonClient;
 use lease::Reporting;
 use order::{LatestOrder, Order};
 use rates::Window;
@@ -155,14 +155,15 @@ impl Agent {
         let version = target.version;
         let (by, why) = (&order.desired.by, &order.desired.why);
         match self.daemon.apply(order).await {
-            ApplyResult::Active { changed } => {
+            Ok(changed) => {
                 if changed {
                     self.window.clear();
                 }
                 tracing::info!(version, changed, by, why, "configuration active");
                 (self.tried, self.pending) = (Some(Tried { target, error: None }), None);
             }
-            ApplyResult::Refused(error) => {
+            Err(error) if error.is_refusal() => {
+                let error = error.to_string();
                 // Log the first rejection only: the order is retried for as long as it exists.
                 if self.tried.as_ref().is_none_or(|tried| !tried.concerns(&target)) {
                     tracing::error!(
@@ -174,11 +175,13 @@ impl Agent {
                 self.tried = Some(Tried { target, error: Some(error) });
                 self.pending = Some(Pending::after(self.pending.take(), version, REFUSED, None));
             }
-            ApplyResult::Busy(error) => {
-                self.pending = Some(Pending::after(self.pending.take(), version, BUSY, Some(error)));
+            // A change of unknown result may still complete.
+            Err(error @ (ClientError::Busy(_) | ClientError::Unknown(_))) => {
+                let why = Some(error.to_string());
+                self.pending = Some(Pending::after(self.pending.take(), version, BUSY, why));
             }
             // No backoff: the next step retries, which is cheap.
-            ApplyResult::Unreachable(error) => return Some(error),
+            Err(error) => return Some(error.to_string()),
         }
         None
     }

@@ -15,15 +15,6 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for changes, the same as the daemon's own.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
 
-/// `Active` is `changed` if it was not active before. `Busy` is a transient error, to be retried.
-#[derive(Debug)]
-pub(super) enum ApplyResult {
-    Active { changed: bool },
-    Refused(String),
-    Busy(String),
-    Unreachable(String),
-}
-
 pub(super) fn name(version: u64) -> String {
     format!("{OVERRIDE_PREFIX}{version}")
 }
@@ -82,41 +73,22 @@ impl DaemonClient {
         Ok(())
     }
 
-    /// Forwards an order. The daemon ignores a configuration that is already active. An order without configuration does not
-    /// remove another client's override.
-    pub(super) async fn apply(&self, order: &Order) -> ApplyResult {
+    /// Forwards an order, and returns whether it changed anything. An order without configuration does not remove another
+    /// client's override.
+    pub(super) async fn apply(&self, order: &Order) -> Result<bool, ClientError> {
         let Order { desired: DesiredConfig { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());
-        let result = async {
-            let verb = match text {
-                None => {
-                    let status: Status = send(&self.query_client, Verb::Status {}).await?;
-                    let Some(over) = status.config.filter(|name| is_of_fleet(name)) else { return Ok(false) };
-                    Verb::Release(Release { by, why, over: Some(over) })
-                }
-                Some(text) => {
-                    let name = name(target.version);
-                    Verb::Apply(Apply {
-                        name,
-                        text: text.clone(),
-                        by,
-                        why,
-                        confirm_within_s: None,
-                        over: None,
-                    })
-                }
-            };
-            Ok(send::<Applied>(&self.change, verb).await?.changed)
-        };
-        match result.await {
-            Ok(changed) => ApplyResult::Active { changed },
-            Err(error) if error.is_refusal() => ApplyResult::Refused(error.to_string()),
-            // A change of unknown result may still complete.
-            Err(error @ (ClientError::Busy(_) | ClientError::Unknown(_))) => {
-                ApplyResult::Busy(error.to_string())
+        let verb = match text.clone() {
+            None => {
+                let status: Status = send(&self.query_client, Verb::Status {}).await?;
+                let Some(over) = status.config.filter(|name| is_of_fleet(name)) else { return Ok(false) };
+                Verb::Release(Release { by, why, over: Some(over) })
             }
-            Err(error) => ApplyResult::Unreachable(error.to_string()),
-        }
+            Some(text) => {
+                Verb::Apply(Apply { name: name(target.version), text, by, why, ..Apply::default() })
+            }
+        };
+        Ok(send::<Applied>(&self.change, verb).await?.changed)
     }
 
     pub(super) async fn poll(&self) -> Result<(Status, Health), String> {
@@ -172,6 +144,6 @@ mod tests {
         let target = Target { version: 7, ..Target::default() };
         let order = Order { desired: DesiredConfig { target, by, why }, text: Some(String::new()) };
         let result = DaemonClient::new(&path).apply(&order).await;
-        assert!(matches!(&result, ApplyResult::Busy(why) if why.contains("user 7")), "{result:?}");
+        assert!(matches!(&result, Err(ClientError::Busy(why)) if why.contains("user 7")), "{result:?}");
     }
 }

@@ -12,17 +12,13 @@ const MAX_CHART_QPS: usize = 8;
 const CHART_RANK: usize = 32;
 const MAX_TABLE_QPS: usize = 16;
 
+macro_rules! class {
+    ($($tc:literal)*) => {
+        [$([concat!("depth.", $tc), concat!("kmin.", $tc), concat!("kmax.", $tc)]),*]
+    };
+}
 /// Names of a traffic class's queue depth, Kmin and Kmax, in bytes.
-const CLASSES: [[&str; 3]; 8] = [
-    ["depth.0", "kmin.0", "kmax.0"],
-    ["depth.1", "kmin.1", "kmax.1"],
-    ["depth.2", "kmin.2", "kmax.2"],
-    ["depth.3", "kmin.3", "kmax.3"],
-    ["depth.4", "kmin.4", "kmax.4"],
-    ["depth.5", "kmin.5", "kmax.5"],
-    ["depth.6", "kmin.6", "kmax.6"],
-    ["depth.7", "kmin.7", "kmax.7"],
-];
+const CLASSES: [[&str; 3]; 8] = class!(0 1 2 3 4 5 6 7);
 
 /// Values at time `t`, in seconds since the Unix epoch, by line of the chart; `None` if there was no previous sample. Packets
 /// are counted per second; for a host of the fleet, per million packets.
