@@ -140,8 +140,7 @@ proptest! {
             if fleet.stored.is_paused() {
                 fleet.operate(Event::Resume { by: "ada" });
             }
-            fleet.step(1_000);
-            fleet.apply_orders();
+            fleet.turns(1);
         }
         let outcome = fleet.stored.outcome();
         prop_assert!(outcome.is_some(), "no end: {:?}", fleet.stored);

@@ -212,13 +212,64 @@ impl SimulatedFleet {
 
     pub(super) fn run(&mut self) -> Outcome {
         for _ in 0..2_000 {
-            self.step(1_000);
-            self.apply_orders();
+            self.turns(1);
             if let Some(outcome) = self.stored.outcome() {
                 return outcome;
             }
         }
         panic!("no end: {:?}", self.stored);
+    }
+
+    pub(super) fn turns(&mut self, turns: usize) {
+        for _ in 0..turns {
+            self.step(1_000);
+            self.apply_orders();
+        }
+    }
+
+    /// Changes the hosts' reports before each of some steps.
+    pub(super) fn report_turns(&mut self, turns: usize, change: impl Fn(&str, &mut Host)) {
+        for _ in 0..turns {
+            self.apply_orders();
+            self.hosts.iter_mut().for_each(|(name, host)| change(name, host));
+            self.step(1_000);
+        }
+    }
+
+    /// The first hosts apply the version.
+    pub(super) fn begin(&mut self) {
+        self.step(0);
+        self.apply_orders();
+        self.step(0);
+    }
+
+    pub(super) fn turn_until_ordered(&mut self, host: &str) {
+        while self.ordered_at(host).is_none() {
+            self.turns(1);
+        }
+    }
+
+    pub(super) fn forward(&self) -> Option<&Forward> {
+        match &self.stored.phase {
+            Phase::Forward(forward) => Some(forward),
+            _ => None,
+        }
+    }
+
+    pub(super) fn wave_and_hold(&self) -> Option<(usize, Option<Hold>)> {
+        self.forward().map(|forward| (forward.wave, forward.hold))
+    }
+
+    /// The reason of the rollback in progress.
+    pub(super) fn back(&self) -> &str {
+        match &self.stored.phase {
+            Phase::Back { reason } => reason,
+            phase => panic!("{phase:?}"),
+        }
+    }
+
+    pub(super) fn has_line(&self, line: &str) -> bool {
+        self.stored.lines.iter().any(|stored| stored == line)
     }
 
     /// Index of the step in which a host was first ordered version 2.
