@@ -46,10 +46,7 @@ struct Agent {
     logged: String,
 }
 
-/// Runs until it is dropped. Failures are logged and retried.
-///
-/// # Errors
-/// Another agent controls the daemon.
+/// Runs until it is dropped, unless another agent controls the daemon. Other failures are logged and retried.
 pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
     let mut agent = Agent::new(options.clone());
     agent.daemon.claim().map_err(Error::msg)?;

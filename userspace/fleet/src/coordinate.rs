@@ -245,22 +245,17 @@ fn desired_configs(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Desire
 }
 
 pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
-    let names = ["waiting", "sent", "applied", "away", "lost", "returning", "returned", "unheard"];
-    let mut tally: BTreeMap<&'static str, usize> = names.map(|name| (name, 0)).into();
-    for step in &rollout.steps {
-        let name = match step.state {
-            State::Waiting => "waiting",
-            State::Sent { .. } => "sent",
-            State::Applied { .. } => "applied",
-            State::Away => "away",
-            State::Lost => "lost",
-            State::Returning { .. } => "returning",
-            State::Returned => "returned",
-            State::Unheard => "unheard",
-        };
-        *tally.entry(name).or_default() += 1;
-    }
-    tally
+    let states: [(&str, fn(State) -> bool); 8] = [
+        ("waiting", |state| state == State::Waiting),
+        ("sent", |state| matches!(state, State::Sent { .. })),
+        ("applied", |state| matches!(state, State::Applied { .. })),
+        ("away", |state| state == State::Away),
+        ("lost", |state| state == State::Lost),
+        ("returning", |state| matches!(state, State::Returning { .. })),
+        ("returned", |state| state == State::Returned),
+        ("unheard", |state| state == State::Unheard),
+    ];
+    states.map(|(name, is)| (name, rollout.count(is))).into()
 }
 
 /// Lease time of the key, in seconds: how long a killed coordinator remains registered.

@@ -152,6 +152,12 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    #[cfg(test)]
+    pub(crate) fn new(name: &str, hosts: &[&str], text: &str) -> Self {
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        Self { name: name.into(), hosts, labels: Labels::new(), text: text.into() }
+    }
+
     pub(crate) fn has(&self, host: &str, labels: &Labels) -> bool {
         let matches = |pattern: &String| Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(host));
         (self.hosts.is_empty() || self.hosts.iter().any(matches))

@@ -56,9 +56,6 @@ const RENEWAL_CHECK: Duration = Duration::from_secs(10);
 
 impl EtcdOptions {
     /// Configures a client. It connects on the first request.
-    ///
-    /// # Errors
-    /// A file cannot be read or has no certificate, other users can read the key, or an address is invalid or not encrypted.
     pub(crate) async fn store(&self) -> Result<Store> {
         let mut options = ConnectOptions::new()
             .with_timeout(TIMEOUT)

@@ -494,7 +494,7 @@ impl Rollout {
         self.steps.iter().map(|step| step.wave).max().unwrap_or(0)
     }
 
-    fn count(&self, is: impl Fn(State) -> bool) -> usize {
+    pub(crate) fn count(&self, is: impl Fn(State) -> bool) -> usize {
         self.steps.iter().filter(|step| is(step.state)).count()
     }
 

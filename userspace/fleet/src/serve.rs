@@ -37,9 +37,6 @@ pub(crate) struct Options {
 }
 
 /// Serves the page until it is dropped, with `store` also for that fleet.
-///
-/// # Errors
-/// Listening on the address fails, or the token is invalid or would be sent in the clear.
 pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let Options { listen, control, allow_write, names, host, author } = options;
     let is_own = |ip: IpAddr| ip.is_loopback();

@@ -16,7 +16,7 @@ use std::env;
 use fastrand::Rng;
 
 use crate::agent::rates::Window;
-use crate::file::{Gate, Group, Labels, Policy, Wave};
+use crate::file::{Gate, Group, Policy, Wave};
 use crate::prelude::*;
 use crate::record::{Member, Report, Target, Tried, Version};
 use crate::rollout::{Effect, Event, Hosts, Phase, ReceivedReport, Rollout, next, plan};
@@ -43,14 +43,10 @@ enum ChangeEffect {
     HalfThroughput,
 }
 
-const HARMS: [ChangeEffect; 6] = [
-    ChangeEffect::Marks,
-    ChangeEffect::Drops,
-    ChangeEffect::Errors,
-    ChangeEffect::Silence,
-    ChangeEffect::DeadAgent,
-    ChangeEffect::HalfThroughput,
-];
+const HARMS: [ChangeEffect; 6] = {
+    use ChangeEffect::*;
+    [Marks, Drops, Errors, Silence, DeadAgent, HalfThroughput]
+};
 
 struct Host {
     traffic: Traffic,
@@ -208,7 +204,7 @@ fn rollout(seed: u64, harm: ChangeEffect, traffic: Option<Traffic>) -> End {
         patience_ms: 60_000,
         gate: Gate::default(),
     };
-    let group = Group { name: "all".into(), hosts: Vec::new(), labels: Labels::new(), text: "x".into() };
+    let group = Group::new("all", &[], "x");
     let version = Version { version: 1, policy, groups: vec![group], ..Version::default() };
     let (mut state, mut revision): (Option<Rollout>, i64) = (None, 1);
     for at_s in 0..3_600 {

@@ -61,10 +61,6 @@ impl Store {
         self.key(&format!("hosts/{host}/{what}"))
     }
 
-    fn rollout_key(&self) -> String {
-        self.key("rollout")
-    }
-
     fn steps_key(&self, id: &str) -> String {
         self.key(&format!("steps/{id}/"))
     }
@@ -105,10 +101,7 @@ impl Store {
         })?
     }
 
-    /// Reads a version, if it exists.
-    ///
-    /// # Errors
-    /// etcd does not respond. The inner error: the version is unreadable.
+    /// Reads a version, if it exists. The inner error: it is unreadable.
     pub(crate) async fn find_version(&mut self, version: u64) -> Result<Option<Result<Version>>> {
         Ok(self.get(self.version_key(version), None).await?.kvs().first().map(read))
     }
@@ -149,7 +142,7 @@ impl Store {
         rollout.id = format!("{}-{:016x}", rollout.version, fastrand::u64(..));
         let prefix = self.steps_key(&rollout.id);
         let mut puts =
-            vec![put(self.rollout_key(), &*rollout)?, put(self.version_key(version.version), version)?];
+            vec![put(self.key("rollout"), &*rollout)?, put(self.version_key(version.version), version)?];
         puts.extend(self.outcome(rollout)?);
         let swept = self.get(self.key("swept"), None).await?.kvs().first().map_or(0, KeyValue::mod_revision);
         for chunk in rollout.steps.chunks(MAX_OPERATIONS) {
@@ -174,7 +167,7 @@ impl Store {
     }
 
     async fn is_current(&mut self, id: &str) -> Result<bool> {
-        let head = self.get(self.rollout_key(), None).await?;
+        let head = self.get(self.key("rollout"), None).await?;
         Ok(head.kvs().first().is_some_and(|kv| read::<Rollout>(kv).is_ok_and(|rollout| rollout.id == id)))
     }
 
@@ -204,7 +197,7 @@ impl Store {
     ) -> Result<Option<i64>> {
         let prefix = self.steps_key(&rollout.id);
         let ordered: BTreeSet<&str> = desired_configs.iter().map(|(host, _)| host.as_str()).collect();
-        let mut puts = vec![put(self.rollout_key(), rollout)?];
+        let mut puts = vec![put(self.key("rollout"), rollout)?];
         for (host, desired) in desired_configs {
             puts.push(put(self.host_key(host, "want"), desired)?);
         }
@@ -225,9 +218,6 @@ impl Store {
     }
 
     /// Applies an operator's event to the current rollout, and returns the new state.
-    ///
-    /// # Errors
-    /// No rollout is in progress, it is being rolled back, or etcd does not respond.
     pub(crate) async fn edit(&mut self, event: Event<'_>) -> Result<(Rollout, Vec<String>)> {
         for _ in 0..EDITS {
             let (rollout, revision) = self.rollout().await?.context(NO_ROLLOUT)?;
@@ -300,10 +290,7 @@ impl Store {
         Ok(self.with_retries(request).await?.take_prev_key())
     }
 
-    /// Reads the order of a host, and the etcd revision of the read.
-    ///
-    /// # Errors
-    /// etcd does not respond. The inner error: the order is unreadable.
+    /// Reads the order of a host, and the etcd revision of the read. The inner error: the order is unreadable.
     pub(crate) async fn desired(&mut self, host: &str) -> Result<(Result<Option<DesiredConfig>>, i64)> {
         let answer = self.get(self.host_key(host, "want"), None).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
@@ -422,7 +409,7 @@ impl Store {
     }
 
     fn unchanged(&self, seen: i64) -> Compare {
-        Compare::mod_revision(self.rollout_key(), CompareOp::Equal, seen)
+        Compare::mod_revision(self.key("rollout"), CompareOp::Equal, seen)
     }
 }
 

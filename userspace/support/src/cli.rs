@@ -243,9 +243,6 @@ impl<'a> Output<'a> {
     }
 
     /// Prints `report` in the requested form.
-    ///
-    /// # Errors
-    /// Standard output is closed or full.
     pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
         self.show_as(report, report)
     }

@@ -42,10 +42,8 @@ impl DaemonClient {
         }
     }
 
-    /// Claims the daemon for this agent until it exits, if the daemon has created the file to lock.
-    ///
-    /// # Errors
-    /// Another agent has claimed it: both would replace each other's configuration.
+    /// Claims the daemon for this agent until it exits, if the daemon has created the file to lock. Fails if another agent
+    /// has claimed it: both would replace each other's configuration.
     pub(super) fn claim(&mut self) -> Result<(), String> {
         let path = lock_path(&self.socket);
         let file = match File::open(&path) {

@@ -91,10 +91,7 @@ async fn once(
     Ok(())
 }
 
-/// Reads the text of a configuration.
-///
-/// # Errors
-/// etcd does not respond. The inner error: the version is unreadable, or differs from the ordered content.
+/// Reads the text of a configuration. The inner error: the version is unreadable, or differs from the ordered content.
 async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String>>> {
     if target.group.is_none() {
         return Ok(Ok(None));

@@ -212,10 +212,7 @@ async fn begin(
     show_end(version, outcome, out).and(shown)
 }
 
-/// Shows the outcome of a rollout.
-///
-/// # Errors
-/// The rollout was rolled back.
+/// Shows the outcome of a rollout. A rollback is an error.
 fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output<'_>) -> Result<()> {
     let mut shown = Ok(());
     if is_done || out.is_json() {
@@ -227,10 +224,7 @@ fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output
     shown
 }
 
-/// Executes the rollout of a version to its end, and prints its messages.
-///
-/// # Errors
-/// A signal interrupts it.
+/// Executes the rollout of a version to its end, and prints its messages. A signal interrupts it, which is an error.
 pub(super) async fn execute(
     mut store: Store,
     version: u64,
@@ -405,9 +399,8 @@ mod tests {
 
     fn version(version: u64, kmax: &str, max_unavailable: usize) -> Version {
         let text = format!("[[interface]]\nname = 'eth*'\n[interface.wred.3]\nkmax = '{kmax}'\n");
-        let group = Group { name: "all".into(), hosts: Vec::new(), labels: Labels::new(), text };
         let policy = Policy { max_unavailable, ..Policy::default() };
-        Version { version, policy, groups: vec![group], ..Version::default() }
+        Version { version, policy, groups: vec![Group::new("all", &[], &text)], ..Version::default() }
     }
 
     #[test]
@@ -460,12 +453,7 @@ mod tests {
 
     #[test]
     fn one_group_is_replaced_in_the_active_version() {
-        let group = |name: &str, text: &str| Group {
-            name: name.into(),
-            hosts: Vec::new(),
-            labels: Labels::new(),
-            text: text.into(),
-        };
+        let group = |name: &str, text: &str| Group::new(name, &[], text);
         let active = Version { groups: vec![group("a", "1"), group("b", "1")], ..Version::default() };
         let existing = ActiveVersion { active: Some(active), last: 1 };
         let file = vec![group("c", "2"), group("b", "2"), group("a", "2")];
@@ -479,12 +467,7 @@ mod tests {
 
     #[test]
     fn plan_lists_hosts_that_change_group() {
-        let group = |name: &str, hosts: &[&str]| Group {
-            name: name.into(),
-            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
-            labels: Labels::new(),
-            text: "x".into(),
-        };
+        let group = |name: &str, hosts: &[&str]| Group::new(name, hosts, "x");
         let with = |groups: &[Group]| Version { groups: groups.to_vec(), ..Version::default() };
         let old = with(&[group("storage", &["st*"]), group("web", &["web*"])]);
         let existing = ActiveVersion { active: Some(old), last: 1 };

@@ -6,16 +6,10 @@ use proptest::prelude::*;
 use super::simulated::{Dialect, Host, SimulatedFleet, policy};
 use super::*;
 
-const DIALECT_WEIGHTS: [Dialect; 8] = [
-    Dialect::Own,
-    Dialect::Older,
-    Dialect::Newer,
-    Dialect::Unreadable,
-    Dialect::Own,
-    Dialect::Older,
-    Dialect::Newer,
-    Dialect::Own,
-];
+const DIALECT_WEIGHTS: [Dialect; 8] = {
+    use Dialect::*;
+    [Own, Older, Newer, Unreadable, Own, Older, Newer, Own]
+};
 
 fn hosts() -> impl Strategy<Value = Vec<Host>> {
     let host = (0..14_u8, 0..4_usize, 0..DIALECT_WEIGHTS.len()).prop_map(|(kind, slow, dialect)| Host {

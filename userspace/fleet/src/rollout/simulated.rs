@@ -2,7 +2,7 @@
 //! state.
 
 use super::*;
-use crate::file::{Gate, Group, Labels, Wave};
+use crate::file::{Gate, Group, Wave};
 use crate::measure::{Reading, THROUGHPUT};
 use crate::record::{Member, Tried, Version};
 
@@ -92,13 +92,7 @@ pub(super) fn policy(canary: usize, wave: usize, max_unavailable: usize) -> Poli
 }
 
 pub(super) fn version(policy: Policy) -> Version {
-    let group = |name: &str, hosts: &str| Group {
-        name: name.into(),
-        hosts: vec![hosts.into()],
-        labels: Labels::new(),
-        text: format!("of {name}"),
-    };
-    let groups = vec![group("a", "a*"), group("b", "b*")];
+    let groups = vec![Group::new("a", &["a*"], "of a"), Group::new("b", &["b*"], "of b")];
     Version { version: 2, policy, groups, by: "ada".into(), ..Version::default() }
 }
 

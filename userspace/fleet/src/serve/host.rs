@@ -56,7 +56,7 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
         let t = now();
         for (name, seen) in &snapshot.interfaces {
             let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
-            let point = series::point(t, past, seen, snapshot.at_ns);
+            let point = series::point(t, past, (seen, snapshot.at_ns));
             board.add(View::Interface(name.clone()), |track| {
                 track.add(point, MAX_GAP_S);
                 track.add_qps(busiest.get(name).unwrap_or(&Err(UNWATCHED.into())));
@@ -85,7 +85,7 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
 fn rows(before: &Snapshot, now: &Snapshot) -> Value {
     let row = |(name, seen): (&String, &InterfaceSnapshot)| {
         let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
-        let point = series::point(0.0, past, seen, now.at_ns);
+        let point = series::point(0.0, past, (seen, now.at_ns));
         let rate = |column| {
             point
                 .values

@@ -169,16 +169,12 @@ fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
+/// A snapshot of an interface, and its time.
+type Sample<'a> = (&'a InterfaceSnapshot, u64);
+
 /// Values of an interface between two samples. Without a previous sample of the same attachment there are no rates.
-pub(super) fn point(
-    t: f64,
-    before: Option<(&InterfaceSnapshot, u64)>,
-    now: &InterfaceSnapshot,
-    at_ns: u64,
-) -> Point {
-    let same =
-        |(seen, _): &(&InterfaceSnapshot, u64)| seen.counts.attached_at_ns == now.counts.attached_at_ns;
-    let before = before.filter(same);
+pub(super) fn point(t: f64, before: Option<Sample<'_>>, (now, at_ns): Sample<'_>) -> Point {
+    let before = before.filter(|(seen, _)| seen.counts.attached_at_ns == now.counts.attached_at_ns);
     let mut values = Vec::new();
     for class in now.classes.iter().filter(|class| class.ecn) {
         let bytes = [class.depth_bytes, class.kmin_bytes, class.kmax_bytes];
@@ -239,7 +235,7 @@ mod tests {
     #[test]
     fn restarted_counter_has_no_rate_yet() {
         let (before, now) = (snapshot_with(10, 0), snapshot_with(40, 250));
-        let point = point(1.0, Some((&before, 1_000_000_000)), &now, 3_000_000_000);
+        let point = point(1.0, Some((&before, 1_000_000_000)), (&now, 3_000_000_000));
         let value =
             |column| point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value);
         assert_eq!((value("depth.3"), value("kmax.3")), (Some(250.0), Some(400.0)));
@@ -248,7 +244,7 @@ mod tests {
         reattached.counts.attached_at_ns = 2;
         // Without a previous sample the rate is unknown, not zero.
         for before in [Some((&reattached, 1_000_000_000)), None] {
-            let point = super::point(1.0, before, &now, 3_000_000_000);
+            let point = super::point(1.0, before, (&now, 3_000_000_000));
             assert!(point.values.contains(&("marks", None)), "{point:?}");
         }
     }

@@ -61,7 +61,6 @@ pub(super) struct Change {
     pub(super) within_s: u64,
     /// Name of the override that was active when the user decided, empty for none. The change is rejected if another one is
     /// active by now. `None` skips the check.
-    #[serde(default)]
     pub(super) over: Option<String>,
     /// Name of the user, not verified.
     #[serde(default)]
@@ -113,9 +112,6 @@ fn by_page(by: &str) -> String {
 ///
 /// The first table whose name matches the interface applies. If that name is a pattern, the change is made in a copy of the
 /// table for this interface alone, so other interfaces keep their values.
-///
-/// # Errors
-/// The text is not a valid configuration, or it selects interfaces by more than their name.
 fn with_parameter(text: &str, interface: &str, key: Key, value: &str) -> Result<String> {
     let mut file: Table = toml::from_str(text).context("cannot parse the configuration of the daemon")?;
     let tables = file.entry("interface").or_insert_with(|| Value::Array(Vec::new()));

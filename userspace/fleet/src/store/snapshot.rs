@@ -174,7 +174,7 @@ impl Store {
 
     /// Reads the rollout, its steps, and the records below `prefixes`.
     async fn read_snapshot(&mut self, prefixes: &[&str]) -> Result<Snapshot> {
-        let head = self.get(self.rollout_key(), None).await?;
+        let head = self.get(self.key("rollout"), None).await?;
         let revision = head.header().context("etcd responds without a header")?.revision();
         let mut snapshot = Snapshot { revision, ..Snapshot::default() };
         if let Some(kv) = head.kvs().first() {
@@ -214,10 +214,7 @@ impl Mirror {
         Self { store, snapshot: Arc::default(), watch: None, received_at: Instant::now(), reads: 0 }
     }
 
-    /// Returns the fleet after `tick`; the first call returns without waiting.
-    ///
-    /// # Errors
-    /// etcd does not respond or ended the watch. The next call reads the fleet completely.
+    /// Returns the fleet after `tick`. The first call, and one after an error, read it completely without waiting.
     pub(crate) async fn next(&mut self, tick: Duration) -> Result<Arc<Snapshot>> {
         let until = Instant::now() + tick;
         if self.received_at.elapsed() >= MAX_SILENCE {

@@ -62,9 +62,6 @@ impl ControlClient {
     }
 
     /// Sends a request on a new connection, with retries for three seconds while the daemon is busy.
-    ///
-    /// # Errors
-    /// The daemon is unreachable or busy, rejects the request, or replies with malformed data.
     pub fn request<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, ClientError> {
         let (request, until) = (Question { v: VERSION, verb }, Instant::now() + RETRY_LIMIT);
         let mut pause = FIRST_PAUSE;
