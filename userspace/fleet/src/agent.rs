@@ -12,10 +12,7 @@ use anyhow::Error;
 use dcqcn_control_api::{ClientError, Status};
 use tokio::sync::watch;
 
-use crate::file::Labels;
 use crate::prelude::*;
-use crate::record::{Member, Report, Tried};
-use crate::store::Store;
 use daemon::DaemonClient;
 use lease::Reporting;
 use order::{LatestOrder, Order};

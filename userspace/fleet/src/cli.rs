@@ -11,12 +11,8 @@ use clap_complete::CompleteEnv;
 use dcqcn_support::cli::{GenerateCommand, arguments, log_to_stderr};
 use nix::unistd::{Uid, User, gethostname};
 
-use crate::file::{Difference, differences};
 use crate::prelude::*;
-use crate::reach::EtcdOptions;
-use crate::rollout::Event;
 use crate::status::{History, Status};
-use crate::store::{Mirror, Store};
 
 const AFTER_HELP: &str = "\
 The desired state is stored in etcd as numbered versions. An agent on each host forwards it to the daemon

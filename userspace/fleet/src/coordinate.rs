@@ -12,9 +12,8 @@ use anyhow::anyhow;
 use tokio::sync::watch;
 
 use crate::prelude::*;
-use crate::record::{DesiredConfig, Outcome, Version};
-use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State};
-use crate::store::{Mirror, Snapshot, Store, differing, messages};
+use crate::rollout::{PERIOD_MS, State};
+use crate::store::{differing, messages};
 pub(crate) use metrics::{Metrics, serve};
 
 /// Period for writing the rollout's clock when nothing else changes; bounds the waiting time lost

@@ -6,7 +6,7 @@ use dcqcn_support::render;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
-use crate::measure::{Limit, MEASURES, default_limits, find};
+use crate::measure::{Limit, default_limits, find};
 use crate::prelude::*;
 
 pub(crate) type Labels = BTreeMap<String, String>;

@@ -9,7 +9,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, Error as CertificateError, KeyUsage};
 
 use crate::prelude::*;
-use crate::store::{EtcdError, Store, TIMEOUT};
+use crate::store::TIMEOUT;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EtcdOptions {

@@ -12,8 +12,7 @@
 //! PREFIX/hosts/H/report    its actual configuration and health; written by its agent under a lease
 //! ```
 
-use crate::file::{Group, Labels, Policy};
-use crate::measure::{Reading, Source, find};
+use crate::measure::find;
 use crate::prelude::*;
 
 /// Prefix of the names of the fleet's overrides on hosts, before the version.

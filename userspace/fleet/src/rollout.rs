@@ -10,10 +10,7 @@ mod properties;
 #[cfg(test)]
 mod simulated;
 
-use crate::file::Policy;
-use crate::measure::THROUGHPUT;
 use crate::prelude::*;
-use crate::record::{Outcome, Rates, Report, Target};
 use gate::{Control, Verdict};
 pub(crate) use plan::plan;
 

@@ -19,7 +19,6 @@ use guard::Guard;
 use write::Token;
 
 use crate::prelude::*;
-use crate::store::Store;
 
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for changes, the same as the daemon's own.

@@ -16,10 +16,9 @@ use std::env;
 use fastrand::Rng;
 
 use crate::agent::rates::Window;
-use crate::file::{Gate, Group, Policy, Wave};
+use crate::file::Wave;
 use crate::prelude::*;
-use crate::record::{Member, Report, Target, Tried, Version};
-use crate::rollout::{Effect, Event, Hosts, Phase, ReceivedReport, Rollout, next, plan};
+use crate::rollout::{next, plan};
 
 const HOSTS: usize = 24;
 const SOAK_S: u64 = 60;

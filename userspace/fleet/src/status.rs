@@ -2,10 +2,7 @@
 
 use dcqcn_support::render::Table;
 
-use crate::measure::MEASURES;
 use crate::prelude::*;
-use crate::record::{Rates, Report, Version};
-use crate::store::{Snapshot, Store};
 
 #[derive(Serialize)]
 pub(crate) struct Status {
@@ -209,7 +206,6 @@ impl fmt::Display for History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rollout::ReceivedReport;
 
     /// The coordinator and the agent read the same order.
     #[test]

@@ -11,8 +11,7 @@ use etcd_client::{
 };
 
 use crate::prelude::*;
-use crate::record::{DesiredConfig, Outcome, Version};
-use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
+use crate::rollout::next;
 pub(crate) use snapshot::{Mirror, Snapshot};
 
 /// Time limit for a response, and keep-alive period of connections.

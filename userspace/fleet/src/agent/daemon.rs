@@ -8,8 +8,6 @@ use dcqcn_control_api::{ClientError, Release, Status, lock_path};
 
 use super::order::Order;
 use crate::prelude::*;
-use crate::record::{DesiredConfig, OVERRIDE_PREFIX};
-use crate::request::send;
 
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for changes, the same as the daemon's own.
@@ -105,7 +103,6 @@ mod tests {
     use dcqcn_control_api::Answer;
 
     use super::*;
-    use crate::record::Target;
 
     #[test]
     fn second_agent_of_a_daemon_refused() {

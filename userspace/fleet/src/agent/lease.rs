@@ -6,8 +6,6 @@ use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::sleep_until;
 
 use crate::prelude::*;
-use crate::record::{Member, Report};
-use crate::store::Store;
 
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 

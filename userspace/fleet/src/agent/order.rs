@@ -4,8 +4,7 @@ use etcd_client::WatchOptions;
 use tokio::sync::watch::Sender;
 
 use crate::prelude::*;
-use crate::record::{DesiredConfig, Target, hash};
-use crate::store::{EtcdError, Store};
+use crate::record::hash;
 
 /// Maximum silence of a watch before the order is read again.
 const MAX_SILENCE: Duration = Duration::from_secs(60);

@@ -1,8 +1,6 @@
 //! Metrics of a host over the last minute, or since its configuration changed.
 
-use crate::measure::{MEASURES, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
 use crate::prelude::*;
-use crate::record::Rates;
 
 const WINDOW_NS: u64 = 60_000_000_000;
 /// Number of parts of the window for estimating the variance of a count.

@@ -8,7 +8,6 @@ use std::thread;
 use dcqcn_control_api::{Answer, Question};
 
 use super::*;
-use crate::record::{DesiredConfig, Target};
 
 #[derive(Default)]
 struct MockDaemon {

@@ -5,12 +5,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{author, step_period};
 use crate::coordinate::{Coordinator, Until};
-use crate::file::{Difference, Group, UNAVAILABLE_LIMIT, differences, parse};
+use crate::file::{UNAVAILABLE_LIMIT, parse};
 use crate::measure::example;
 use crate::prelude::*;
-use crate::record::{Member, Outcome, Version};
-use crate::rollout::{Rollout, plan};
-use crate::store::{Snapshot, Store, TIMEOUT};
+use crate::rollout::plan;
+use crate::store::TIMEOUT;
 
 /// Create the next version from a file, and roll it out.
 #[derive(Debug, Args)]
@@ -393,9 +392,6 @@ struct EndReport<'a> {
 mod tests {
 
     use super::*;
-    use crate::file::{Labels, Policy};
-    use crate::record::{DesiredConfig, Report, Target, Tried};
-    use crate::rollout::ReceivedReport;
 
     fn version(version: u64, kmax: &str, max_unavailable: usize) -> Version {
         let text = format!("[[interface]]\nname = 'eth*'\n[interface.wred.3]\nkmax = '{kmax}'\n");

@@ -9,10 +9,8 @@ use super::{NotCoordinated, author, host, report_period, step_period};
 use crate::agent;
 use crate::coordinate::{self, Coordinator, Until};
 use crate::prelude::*;
-use crate::reach::EtcdOptions;
-use crate::rollout::Event;
 use crate::serve;
-use crate::store::{Store, last_done};
+use crate::store::last_done;
 
 /// Execute all rollouts, as a service on one or several machines.
 ///

@@ -6,8 +6,6 @@ use tokio::sync::watch;
 
 use super::tally;
 use crate::prelude::*;
-use crate::rollout::Rollout;
-use crate::store::Snapshot;
 
 const PREFIX: &str = "dcqcn_fleet_";
 

@@ -6,11 +6,9 @@
 //! evaluation of the whole rollout, divided by the number of comparisons (Bonferroni). A burst is counted as one event: counts
 //! are divided by their variance-to-mean ratio. [`MISSED_EVENTS`] are added to every allowed mean.
 
-use super::{Hosts, Rollout, State, Step};
-use crate::file::Gate;
-use crate::measure::{Limit, MEASURES, Measure, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
+use super::State;
+use crate::measure::{Limit, Measure};
 use crate::prelude::*;
-use crate::record::Rates;
 
 /// False-alarm probability of one evaluation.
 pub(crate) const FALSE_ALARM: f64 = 0.001;
@@ -77,7 +75,7 @@ fn unchanged<'a>(steps: &'a [Step], hosts: &'a Hosts) -> impl Iterator<Item = (&
 pub(super) fn evaluate(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verdict {
     let gate = &rollout.policy.gate;
     let wave = match &rollout.phase {
-        super::Phase::Forward(forward) => forward.wave,
+        Phase::Forward(forward) => forward.wave,
         _ => 0,
     };
     let left = control.remaining(&Control::of(&rollout.steps, wave, hosts));

@@ -2,11 +2,9 @@
 
 use std::cmp::Reverse;
 
-use super::{Forward, Hosts, Phase, Rollout, State, Step};
+use super::{Forward, State};
 use crate::file::Wave;
-use crate::measure::{THROUGHPUT, UNKNOWN_SPREAD};
 use crate::prelude::*;
-use crate::record::{DesiredConfig, Member, Target, Version};
 
 /// Plans the rollout of `version` to hosts whose configuration differs, or that report lacking their current one.
 pub(crate) fn plan(

@@ -2,9 +2,7 @@
 //! state.
 
 use super::*;
-use crate::file::{Gate, Group, Wave};
-use crate::measure::{Reading, THROUGHPUT};
-use crate::record::{Member, Tried, Version};
+use crate::file::Wave;
 
 /// Agent version, by its report format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,6 @@
 
 use super::simulated::{Dialect, Host, SimulatedFleet, healthy, policy, rates, version};
 use super::*;
-use crate::measure::{Reading, THROUGHPUT, UNKNOWN_SPREAD};
-use crate::record::{DesiredConfig, Member, Tried, Version};
 
 #[test]
 fn canaries_of_each_group_come_first() {

@@ -14,9 +14,6 @@ use super::board::{Board, View, events};
 use super::guard::Refusal;
 use super::write;
 use crate::prelude::*;
-use crate::request::send;
-use crate::rollout::Event;
-use crate::store::Store;
 
 const MAX_STREAMS: usize = 32;
 /// Maximum size of a request body, in bytes.

@@ -6,7 +6,6 @@ use super::board::{Board, View};
 use super::series::{Point, now};
 use crate::prelude::*;
 use crate::status::{History, Host, Status};
-use crate::store::{Mirror, Store};
 
 const TICK: Duration = Duration::from_secs(2);
 /// Period without clients; agents report every five seconds.

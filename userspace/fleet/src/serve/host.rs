@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::board::{Board, View};
 use super::series::{self, Busiest, now};
 use crate::prelude::*;
-use crate::request::send;
 
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time between two points that a chart connects, in seconds.

@@ -5,8 +5,6 @@ use toml::{Table, Value};
 
 use crate::prelude::*;
 use crate::reach::read_secret;
-use crate::record::OVERRIDE_PREFIX;
-use crate::request::send;
 
 const MIN_TOKEN_CHARS: usize = 16;
 const MAX_NAME_CHARS: usize = 100;

@@ -3,10 +3,9 @@
 use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
 use tokio::time::timeout_at;
 
-use super::{MAX_MESSAGE_BYTES, PAGE, Store, below, read};
+use super::{MAX_MESSAGE_BYTES, PAGE, below, read};
 use crate::prelude::*;
-use crate::record::{DesiredConfig, MAX_HOST_BYTES, Member, Report};
-use crate::rollout::{Hosts, ReceivedReport, Rollout, Step};
+use crate::record::MAX_HOST_BYTES;
 
 /// Maximum silence of the watch before the fleet is read again; agents report more often.
 const MAX_SILENCE: Duration = Duration::from_secs(60);

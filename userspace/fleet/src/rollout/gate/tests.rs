@@ -1,8 +1,7 @@
 use super::*;
-use crate::measure::{Reading, default_limits};
-use crate::record::{Report, Target};
+use crate::measure::default_limits;
+use crate::rollout::Forward;
 use crate::rollout::simulated::{policy, rates};
-use crate::rollout::{Forward, Phase, ReceivedReport};
 
 /// A healthy minute with `packets` data packets.
 fn calm(packets: u64) -> Rates {
@@ -53,12 +52,8 @@ fn case(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> (R
     let mut hosts: Hosts = names.iter().map(|name| (name.clone(), seen(&now))).collect();
     hosts.insert("other".into(), seen(&control.1));
     let control = Control::of(&steps, 0, &earlier);
-    let mut rollout = crate::rollout::plan(
-        &crate::record::Version::default(),
-        &BTreeMap::new(),
-        &BTreeMap::new(),
-        &BTreeMap::new(),
-    );
+    let mut rollout =
+        crate::rollout::plan(&Version::default(), &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
     (rollout.policy, rollout.steps) = (policy(1, 1, 1), steps);
     rollout.phase = Phase::Forward(Forward::default());
     let drops = Limit { times: 1.5, plus: 10 };

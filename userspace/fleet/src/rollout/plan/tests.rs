@@ -1,7 +1,6 @@
 use super::*;
-use crate::record::{Report, Tried};
+use crate::rollout::next;
 use crate::rollout::simulated::{policy, rates, version};
-use crate::rollout::{Effect, Event, ReceivedReport, next};
 
 fn group_a() -> Target {
     let version = version(policy(1, 4, 1));
