@@ -51,7 +51,6 @@ fn parse_member(text: &str) -> Result<String, String> {
 
 /// Time between two keep-alive pings. etcd closes connections that ping more often than every 5 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Time between two checks for new certificates.
 const RENEWAL_CHECK: Duration = Duration::from_secs(10);
 
 impl EtcdOptions {

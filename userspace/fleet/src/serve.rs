@@ -11,8 +11,6 @@ mod host;
 mod series;
 mod write;
 
-use std::net::IpAddr;
-
 use answers::PageState;
 use board::Board;
 use guard::Guard;
@@ -38,9 +36,8 @@ pub(crate) struct Options {
 /// Serves the page until it is dropped, with `store` also for that fleet.
 pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let Options { listen, control, allow_write, names, host, author } = options;
-    let is_own = |ip: IpAddr| ip.is_loopback();
     ensure!(
-        allow_write.is_none() || is_own(listen.ip()),
+        allow_write.is_none() || listen.ip().is_loopback(),
         "cannot use --allow-write on {listen}: the token would cross the network in the clear; listen on a loopback address behind a \
          proxy with TLS or an ssh tunnel (`ssh -L`)"
     );

@@ -44,8 +44,34 @@ impl Store {
         Self { client, prefix, address }
     }
 
+    /// Adds a fix to an error of etcd.
     fn explain(&self, error: Error) -> anyhow::Error {
-        explain(error, &self.address)
+        let address = &self.address;
+        let (code, is_passing) = (code(&error), is_passing(&error));
+        let error = anyhow::Error::new(EtcdError(error));
+        match code {
+            Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
+                error.context("etcd rejects the request: this user lacks the permission (docs/how-to/secure-a-fleet.md has the roles)")
+            }
+            _ if error.to_string().contains("user name is empty") => error.context(
+                "etcd rejects the request: it requires authentication; give this client's certificate with `--etcd-cert`"
+            ),
+            Some(RESOURCE_EXHAUSTED) => {
+                error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
+            }
+            _ if is_tls(&error) => error.context(format!(
+                "cannot reach etcd at {address}: TLS failed; check `--etcd-ca`, `--etcd-cert` and the members' certificates"
+            )),
+            // A member may close the connection without an alert.
+            _ if is_passing && address.contains("https://") => error.context(format!(
+                "cannot reach etcd at {address}: no member responds, or it rejects this client; check that they run, `--etcd`, and \
+                 `--etcd-cert`"
+            )),
+            _ if is_passing => error.context(format!(
+                "cannot reach etcd at {address}: no member responds; check that they run, and `--etcd`"
+            )),
+            _ => error.context("etcd rejects the request"),
+        }
     }
 
     fn kv(&self) -> KvClient {
@@ -526,35 +552,6 @@ impl std::error::Error for EtcdError {
 fn is_tls(error: &anyhow::Error) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     causes.any(|cause| cause.kind() == io::ErrorKind::InvalidData)
-}
-
-/// Adds a fix to an error of etcd at `address`.
-fn explain(error: Error, address: &str) -> anyhow::Error {
-    let (code, is_passing) = (code(&error), is_passing(&error));
-    let error = anyhow::Error::new(EtcdError(error));
-    match code {
-        Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
-            error.context("etcd rejects the request: this user lacks the permission (docs/how-to/secure-a-fleet.md has the roles)")
-        }
-        _ if error.to_string().contains("user name is empty") => error.context(
-            "etcd rejects the request: it requires authentication; give this client's certificate with `--etcd-cert`"
-        ),
-        Some(RESOURCE_EXHAUSTED) => {
-            error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
-        }
-        _ if is_tls(&error) => error.context(format!(
-            "cannot reach etcd at {address}: TLS failed; check `--etcd-ca`, `--etcd-cert` and the members' certificates"
-        )),
-        // A member may close the connection without an alert.
-        _ if is_passing && address.contains("https://") => error.context(format!(
-            "cannot reach etcd at {address}: no member responds, or it rejects this client; check that they run, `--etcd`, and \
-             `--etcd-cert`"
-        )),
-        _ if is_passing => error.context(format!(
-            "cannot reach etcd at {address}: no member responds; check that they run, and `--etcd`"
-        )),
-        _ => error.context("etcd rejects the request"),
-    }
 }
 
 #[cfg(test)]

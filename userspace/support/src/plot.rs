@@ -252,7 +252,6 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         self.area.present()
     }
 
-    /// One chart: caption, axes, lines and legend.
     fn chart(&self, chart: &Chart) -> Drawn<DB> {
         let Self { area, scale, right } = *self;
         let Chart { caption, across, up, start, end, top, lines, cells, marks, rows } = chart;

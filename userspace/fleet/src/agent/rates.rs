@@ -143,18 +143,22 @@ mod tests {
         }
     }
 
+    /// Samples at these times, with packets since the start.
+    fn sampled(samples: impl IntoIterator<Item = (u64, u64)>) -> Window {
+        let mut window = Window::default();
+        for (second, packets) in samples {
+            window.add(health(second, 7, packets, packets / 100));
+        }
+        window
+    }
+
     #[test]
     fn window_of_a_minute_restarts_on_change() {
-        let mut window = Window::default();
-        assert_eq!(window.rates(), Rates::default());
-        for second in 0..=100 {
-            window.add(health(second, 7, second * 1_000, second * 10));
-        }
+        assert_eq!(Window::default().rates(), Rates::default());
+        let mut window = sampled((0..=100).map(|second| (second, second * 1_000)));
         let rates = window.rates();
-        assert_eq!(
-            (rates.window_ms, rates.data_packets, rates.value("marks")),
-            (60_000, 60_000, Some(10_000))
-        );
+        assert_eq!((rates.window_ms, rates.data_packets), (60_000, 60_000));
+        assert_eq!(rates.value("marks"), Some(10_000));
         assert_eq!(rates.of[THROUGHPUT], Reading { value: 1_000, spread: 4 });
         window.clear();
         window.add(health(101, 7, 101_000, 1_010));
@@ -175,13 +179,8 @@ mod tests {
 
     #[test]
     fn rates_ignore_time_before_traffic() {
-        let mut window = Window::default();
-        for (second, packets) in
-            [(0, 0), (10, 0), (11, 500), (12, 1_000), (15, 1_500), (16, 2_000), (20, 2_000)]
-        {
-            window.add(health(second, 7, packets, 0));
-        }
-        let rates = window.rates();
+        let samples = [(0, 0), (10, 0), (11, 500), (12, 1_000), (15, 1_500), (16, 2_000), (20, 2_000)];
+        let rates = sampled(samples).rates();
         assert_eq!((rates.quiet_ms, rates.gap_ms), (4_000, 3_000));
         assert_eq!(rates.value(THROUGHPUT), Some(200), "2,000 packets in 10 s");
     }
@@ -196,19 +195,13 @@ mod tests {
 
     #[test]
     fn irregular_sampling_adds_no_dispersion() {
-        let mut window = Window::default();
-        for second in [0, 1, 2, 10, 11, 30, 31] {
-            window.add(health(second, 7, second * 1_000, 0));
-        }
+        let window = sampled([0, 1, 2, 10, 11, 30, 31].map(|second| (second, second * 1_000)));
         assert_eq!(window.rates().of[THROUGHPUT], Reading { value: 1_000, spread: 5 });
     }
 
     #[test]
     fn spread_of_two_parts_is_unknown() {
-        let mut window = Window::default();
-        for second in 0..3 {
-            window.add(health(second, 7, second * 1_000, 0));
-        }
+        let window = sampled((0..3).map(|second| (second, second * 1_000)));
         assert_eq!(window.rates().of[THROUGHPUT], Reading { value: 1_000, spread: UNKNOWN_SPREAD });
     }
 }

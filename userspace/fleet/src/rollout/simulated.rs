@@ -228,7 +228,6 @@ impl SimulatedFleet {
         }
     }
 
-    /// The first hosts apply the version.
     pub(super) fn begin(&mut self) {
         self.step(0);
         self.apply_orders();

@@ -16,7 +16,6 @@ use super::write;
 use crate::prelude::*;
 
 const MAX_STREAMS: usize = 32;
-/// Maximum size of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 16 << 10;
 const MAX_REASON_CHARS: usize = 500;
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);

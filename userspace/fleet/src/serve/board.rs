@@ -39,7 +39,6 @@ struct Inner {
     overview: Sender<Arc<str>>,
 }
 
-/// State of all views, with publish and subscribe.
 pub(super) struct Board(Mutex<Inner>);
 
 /// Subscription to a view: the complete state, then updates.

@@ -112,19 +112,13 @@ mod tests {
     #[test]
     fn request_for_another_host_name_is_rejected() {
         let guard = Guard { names: vec!["fleet.example.com".into()], token: None };
-        for known in [
-            "127.0.0.1:9320",
-            "[::1]:9320",
-            "localhost:9320",
-            "LOCALHOST",
-            "10.0.0.1",
-            "Fleet.example.com:443",
-        ] {
+        let known = "127.0.0.1:9320 [::1]:9320 localhost:9320 LOCALHOST 10.0.0.1 Fleet.example.com:443";
+        for known in known.split(' ') {
             assert!(guard.accepts_host(&headers(&[("host", known)])), "{known}");
         }
-        for other in
-            ["evil.example.com:9320", "", "127.0.0.1.evil.example.com", "localhost.evil.example.com:9320"]
-        {
+        // One of them is empty.
+        let other = "evil.example.com:9320  127.0.0.1.evil.example.com localhost.evil.example.com:9320";
+        for other in other.split(' ') {
             assert!(!guard.accepts_host(&headers(&[("host", other)])), "{other}");
         }
     }

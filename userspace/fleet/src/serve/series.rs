@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 
 use crate::prelude::*;
 
-/// Length of a series, in seconds.
 const SPAN_S: f64 = 600.0;
 const MAX_CHART_QPS: usize = 8;
 /// A QP stays in the chart while it is among this many busiest ones.

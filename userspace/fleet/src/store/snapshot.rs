@@ -66,20 +66,27 @@ impl Snapshot {
         head.as_ref().ok().filter(|rollout| !rollout.is_over())
     }
 
-    /// Updates the snapshot with the record at key `rest` below the prefix.
-    fn put(&mut self, rest: &str, kv: &KeyValue) {
+    /// Updates the snapshot with the record at key `rest` below the prefix; `None`: it was deleted.
+    fn update(&mut self, rest: &str, kv: Option<&KeyValue>) {
         if rest == "rollout" {
-            self.head = Some((read(kv).map_err(|error| format!("{error:#}")), kv.mod_revision()));
+            self.head = kv.map(|kv| (read(kv).map_err(|error| format!("{error:#}")), kv.mod_revision()));
         } else if let Some(key) = rest.strip_prefix("steps/") {
             // `rollout` detects missing steps by their number.
-            match read(kv) {
-                Ok(step) => _ = self.steps.insert(key.to_owned(), step),
+            match kv.map(read).transpose() {
+                Ok(Some(step)) => _ = self.steps.insert(key.to_owned(), step),
+                Ok(None) => _ = self.steps.remove(key),
                 Err(error) => tracing::warn!(error = format!("{error:#}"), "step cannot be read"),
             }
         } else if let Some(key) = rest.strip_prefix("coordinators/") {
-            self.coordinators.insert(key.to_owned());
+            match kv {
+                Some(_) => _ = self.coordinators.insert(key.to_owned()),
+                None => _ = self.coordinators.remove(key),
+            }
         } else if let Some((host, what)) = rest.strip_prefix("hosts/").and_then(|rest| rest.split_once('/')) {
-            self.put_host(host, what, kv);
+            match kv {
+                Some(kv) => self.put_host(host, what, kv),
+                None => self.delete_host(host, what),
+            }
         }
     }
 
@@ -128,28 +135,20 @@ impl Snapshot {
         }
     }
 
-    fn delete(&mut self, rest: &str) {
-        if rest == "rollout" {
-            self.head = None;
-        } else if let Some(key) = rest.strip_prefix("steps/") {
-            self.steps.remove(key);
-        } else if let Some(key) = rest.strip_prefix("coordinators/") {
-            self.coordinators.remove(key);
-        } else if let Some((host, what)) = rest.strip_prefix("hosts/").and_then(|rest| rest.split_once('/')) {
-            self.remove(host, what);
-            if what == "want" {
-                self.ordered.remove(host);
-            }
-            if let Some(what) = ["member", "want", "report"].into_iter().find(|known| *known == what) {
-                self.note(host, what, None);
-            }
-            let is_known = self.members.contains_key(host)
-                || self.hosts.contains_key(host)
-                || self.ordered.contains_key(host)
-                || self.unreadable.contains_key(host);
-            if !is_known {
-                self.names.remove(host);
-            }
+    fn delete_host(&mut self, host: &str, what: &str) {
+        self.remove(host, what);
+        if what == "want" {
+            self.ordered.remove(host);
+        }
+        if let Some(what) = ["member", "want", "report"].into_iter().find(|known| *known == what) {
+            self.note(host, what, None);
+        }
+        let is_known = self.members.contains_key(host)
+            || self.hosts.contains_key(host)
+            || self.ordered.contains_key(host)
+            || self.unreadable.contains_key(host);
+        if !is_known {
+            self.names.remove(host);
         }
     }
 }
@@ -176,9 +175,7 @@ impl Store {
         let head = self.get(self.key("rollout"), None).await?;
         let revision = head.header().context("etcd responds without a header")?.revision();
         let mut snapshot = Snapshot { revision, ..Snapshot::default() };
-        if let Some(kv) = head.kvs().first() {
-            snapshot.put("rollout", kv);
-        }
+        snapshot.update("rollout", head.kvs().first());
         let mut ranges: Vec<String> = prefixes.iter().map(|prefix| self.key(prefix)).collect();
         if let Some((Ok(rollout), _)) = &snapshot.head {
             ranges.push(self.steps_key(&rollout.id));
@@ -187,7 +184,7 @@ impl Store {
         for range in ranges {
             for kv in &self.range(&range, PAGE, revision).await? {
                 if let Some(rest) = below(kv, &prefix) {
-                    snapshot.put(rest, kv);
+                    snapshot.update(rest, Some(kv));
                 }
             }
         }
@@ -235,10 +232,7 @@ impl Mirror {
             for event in response.events() {
                 let Some(kv) = event.kv() else { continue };
                 let Some(rest) = below(kv, &prefix) else { continue };
-                match event.event_type() {
-                    EventType::Put => snapshot.put(rest, kv),
-                    EventType::Delete => snapshot.delete(rest),
-                }
+                snapshot.update(rest, (event.event_type() == EventType::Put).then_some(kv));
             }
             if let Some(header) = response.header() {
                 snapshot.revision = snapshot.revision.max(header.revision());
