@@ -301,7 +301,6 @@ impl Clock {
         Ok(fs::write(self.file.path(), offset)?)
     }
 
-    /// Command prefix that runs a program with this clock.
     pub fn program(&self) -> Vec<&str> {
         ["env"].into_iter().chain(self.environment.iter().map(String::as_str)).collect()
     }

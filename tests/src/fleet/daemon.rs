@@ -12,10 +12,8 @@ use dcqcn_support::sync::lock;
 
 use crate::prelude::*;
 
-/// Packets per second of a host.
 const PACKETS_PER_S: u64 = 10_000;
 const QPS: u64 = 1_000;
-/// Line rate, in bit/s.
 const LINE: u64 = 25_000_000_000;
 const MARKS: u64 = 500;
 
@@ -25,7 +23,6 @@ pub enum Behaviour {
     #[default]
     Good,
     Refuses,
-    /// Changes take this long.
     Slow(Duration),
     /// The next applied version stops the traffic, but the QPs remain.
     Silent,

@@ -11,7 +11,6 @@ struct Member {
     child: Option<Running>,
 }
 
-/// A cluster; dropping it kills the members.
 pub struct Etcd {
     dir: TempDir,
     members: Vec<Member>,

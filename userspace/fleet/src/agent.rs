@@ -28,9 +28,7 @@ pub(crate) struct Options {
     pub(crate) control: PathBuf,
     /// Reporting period while nothing changes.
     pub(crate) every: Duration,
-    /// Lease time of reports, in seconds.
     pub(crate) ttl_s: i64,
-    /// Sampling period of the daemon's counters.
     pub(crate) look: Duration,
 }
 

@@ -29,7 +29,6 @@ pub(crate) enum Until {
 
 struct Work {
     rollout: Rollout,
-    /// State in etcd.
     stored: Rollout,
     revision: i64,
     stepped_at: Instant,
@@ -263,12 +262,10 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Presence {
-    /// ID of the lease, 0 if there is none.
     lease: AtomicI64,
 }
 
 impl Presence {
-    /// Keeps the registration until it is dropped.
     async fn hold(&self, mut store: Store) {
         loop {
             if let Err(error) = self.once(&mut store).await {

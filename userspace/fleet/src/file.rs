@@ -26,7 +26,6 @@ struct File {
     group: Vec<FileGroup>,
 }
 
-/// `[rollout]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Rollout {
@@ -44,7 +43,6 @@ impl Default for Rollout {
     }
 }
 
-/// `[[group]]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileGroup {

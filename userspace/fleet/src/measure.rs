@@ -26,7 +26,6 @@ pub(crate) enum Source {
 pub(crate) struct Measure {
     /// Key in `[gate]`, in reports and in JSON.
     pub(crate) name: &'static str,
-    /// Unit in messages.
     pub(crate) unit: &'static str,
     /// Column in `dcqcn-fleet status`, if any.
     pub(crate) column: Option<&'static str>,
@@ -90,7 +89,6 @@ pub(crate) fn default_limits() -> BTreeMap<String, Limit> {
     MEASURES.iter().filter_map(|measure| Some((measure.name.to_owned(), measure.limit?))).collect()
 }
 
-/// The `[gate]` lines of the example file.
 pub(crate) fn example() -> String {
     let line = |measure: &Measure| {
         let value = match measure.limit {

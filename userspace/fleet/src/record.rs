@@ -43,7 +43,6 @@ pub(crate) struct Version {
     /// Time of creation by the author's clock, RFC 3339.
     pub(crate) at: String,
     pub(crate) why: String,
-    /// The earlier version that this one restores.
     pub(crate) rollback_of: Option<u64>,
     pub(crate) policy: Policy,
     /// Groups; the first one that matches a host applies.
@@ -130,7 +129,6 @@ impl Report {
         self.tried.is_some() && !self.has(target)
     }
 
-    /// The reason for rejecting this configuration, if the host did.
     pub(crate) fn rejection_of(&self, target: &Target) -> Option<&str> {
         self.tried.as_ref().filter(|tried| tried.concerns(target))?.error.as_deref()
     }
@@ -150,7 +148,6 @@ impl Tried {
         self.target.version == target.version && self.target.hash == target.hash
     }
 
-    /// Returns whether this configuration is active.
     pub(crate) fn applied(&self, target: &Target) -> bool {
         self.concerns(target) && self.error.is_none()
     }

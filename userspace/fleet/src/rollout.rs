@@ -41,7 +41,6 @@ pub(crate) struct Rollout {
     pub(crate) policy: Policy,
     /// Number of steps. A coordinator continues only after it has read all of them.
     pub(crate) hosts: usize,
-    /// Time that coordinators have spent on this rollout.
     pub(crate) clock_ms: u64,
     pub(crate) phase: Phase,
     pub(crate) lines: Vec<String>,
@@ -104,7 +103,6 @@ pub(crate) struct Step {
     /// Previous configuration, restored by a rollback.
     pub(crate) former: Target,
     pub(crate) state: State,
-    /// Metrics before the change, the host's own baseline.
     pub(crate) before: Option<Rates>,
     pub(crate) complaints: Vec<String>,
     /// The host was ordered to apply this text before, but lacks it. Another rejection does not roll the version back.
@@ -287,10 +285,8 @@ impl Rollout {
         }
     }
 
-    /// Updates the states of the steps from the reports.
-    ///
-    /// # Errors
-    /// The reason to roll back: a rejection, a new complaint, or too many lost hosts.
+    /// Updates the states of the steps from the reports. The error is the reason to roll back: a rejection, a new complaint,
+    /// or too many lost hosts.
     fn update_steps(&mut self, forward: &Forward, hosts: &Hosts) -> Result<(), String> {
         let (clock_ms, patience_ms, version) = (self.clock_ms, self.policy.patience_ms, self.version);
         let stuck_ms = patience_ms.max(STUCK_MS.0 + STUCK_MS.1 * self.steps.len() as u64);
@@ -507,7 +503,6 @@ impl Rollout {
         matches!(self.phase, Phase::Done | Phase::RolledBack { .. })
     }
 
-    /// Returns whether the rollout waits for an operator to resume it.
     pub(crate) const fn is_paused(&self) -> bool {
         matches!(self.phase, Phase::Forward(Forward { hold: Some(_), .. }))
     }

@@ -7,7 +7,6 @@ use crate::prelude::*;
 #[derive(Serialize)]
 pub(crate) struct Status {
     pub(crate) rollout: Option<RolloutStatus>,
-    /// Reason why the rollout is unreadable.
     error: Option<String>,
     coordinators: usize,
     pub(crate) hosts: Vec<Host>,
@@ -33,7 +32,6 @@ pub(crate) struct Host {
     /// Active version; `null` if unknown.
     has: Option<u64>,
     is_there: bool,
-    /// Version that the daemon is currently applying.
     applying: Option<u64>,
     refused: Option<String>,
     failing: Vec<String>,

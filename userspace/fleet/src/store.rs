@@ -466,7 +466,6 @@ fn number(kv: &KeyValue, prefix: &str) -> Option<u64> {
     below(kv, prefix)?.parse().ok()
 }
 
-/// The last version whose rollout succeeded.
 pub(crate) fn last_done(outcomes: &BTreeMap<u64, Outcome>) -> Option<u64> {
     outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version)
 }

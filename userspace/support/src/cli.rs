@@ -54,7 +54,6 @@ impl SettingsArgs {
         (config, Settings { profile, changes, ..Settings::default() })
     }
 
-    /// Reads the file's settings for all interfaces and overlays the options.
     pub fn read(self) -> anyhow::Result<Settings> {
         let (path, options) = self.split();
         let Some(path) = path else { return Ok(options) };
@@ -242,7 +241,6 @@ impl<'a> Output<'a> {
         Box::new(NamedOutput(&mut *self.out))
     }
 
-    /// Prints `report` in the requested form.
     pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
         self.show_as(report, report)
     }

@@ -42,10 +42,8 @@ impl Replacement {
         Ok(Self { writer, pending: Some((temporary, path)) })
     }
 
-    /// Replaces the old file, and takes over its mode, and its owner and group where this process may.
-    ///
-    /// # Errors
-    /// The write failed; the old file is still there.
+    /// Replaces the old file, and takes over its mode, and its owner and group where this process may. On error the old
+    /// file is still there.
     pub fn finish(mut self) -> io::Result<()> {
         self.writer.flush()?;
         if let Some((temporary, path)) = self.pending {

@@ -95,9 +95,7 @@ impl Line {
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
     pub caption: String,
-    /// Label of the horizontal axis, as in `time, s`.
     pub across: &'static str,
-    /// Label of the vertical axis, as in `Mbit/s`.
     pub up: &'static str,
     pub start: f64,
     pub end: f64,
@@ -111,7 +109,6 @@ pub struct Chart {
     pub rows: Vec<String>,
 }
 
-/// A rectangle, in the units of the axes.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
     pub across: [f64; 2],
@@ -160,11 +157,8 @@ pub fn write_both(
     Ok(files)
 }
 
-/// Writes one picture in the format of the name's extension, replacing the file once complete. Charts are stacked in
-/// order.
-///
-/// # Errors
-/// The name ends neither in `.svg` nor in `.png`, or the file cannot be written.
+/// Writes one picture in the format of the name's extension, `.svg` or `.png`, replacing the file once complete. Charts
+/// are stacked in order.
 pub fn write(file: &Path, title: &str, charts: &[Chart]) -> Result<(), Error> {
     register_font()?;
     draw(file, title, charts)
@@ -223,7 +217,6 @@ fn register_font() -> Result<(), Error> {
 
 type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// Right margin for the longest label of the legends, which are left-aligned.
 fn right_margin(charts: &[Chart]) -> u32 {
     let labels = charts.iter().flat_map(|chart| &chart.lines).filter_map(|line| line.label.as_ref());
     let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
@@ -351,7 +344,6 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         ))
     }
 
-    /// Position of a point, in pixels, far inside 31 bits.
     fn at(&self, x: u32, y: u32) -> (i32, i32) {
         ((x * self.scale) as i32, (y * self.scale) as i32)
     }
@@ -384,7 +376,6 @@ impl Marks {
     }
 }
 
-/// A number at an axis, without trailing zeros.
 fn tick(value: f64) -> String {
     format!("{:.2}", value).trim_end_matches('0').trim_end_matches('.').to_owned()
 }

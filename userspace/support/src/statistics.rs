@@ -6,7 +6,6 @@ const SUB_BITS: u32 = SUB_BINS.trailing_zeros();
 /// Values below `SUB_BINS` have exact bins; each further power of two up to 2^64 has `SUB_BINS`.
 const BINS: usize = ((64 - SUB_BITS as usize) + 1) * SUB_BINS as usize;
 
-/// A histogram whose bins widen with the value.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,

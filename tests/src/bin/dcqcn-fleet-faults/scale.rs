@@ -65,7 +65,6 @@ impl Fleet {
     }
 }
 
-/// Resource usage of all etcd members and of the coordinator.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     etcd_cpu_s: f64,

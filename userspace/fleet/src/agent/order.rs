@@ -19,9 +19,7 @@ pub(super) struct Order {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LatestOrder {
-    /// The last readable order.
     pub(super) order: Option<Order>,
-    /// Reason why a newer one is unreadable.
     pub(super) problem: Option<String>,
 }
 

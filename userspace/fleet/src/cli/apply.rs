@@ -117,7 +117,6 @@ impl RollbackArgs {
 
 struct ActiveVersion {
     active: Option<Version>,
-    /// Highest number of a version or outcome.
     last: u64,
 }
 
@@ -293,7 +292,6 @@ struct Plan {
     changes: Vec<Difference>,
 }
 
-/// A host that leaves its group for another one, or for none.
 #[derive(Serialize)]
 struct Move {
     host: String,

@@ -134,7 +134,6 @@ fn has_spread(rates: &Rates) -> bool {
     rates.of.get(THROUGHPUT).is_none_or(|reading| reading.spread < UNKNOWN_SPREAD)
 }
 
-/// Returns whether a host has been sampled often enough for a baseline.
 pub(super) fn has_baseline(rates: &Rates) -> bool {
     rates.window_ms > 0 && has_spread(rates)
 }
@@ -195,7 +194,6 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The reason why a metric exceeds its limit, if it does.
     fn harm(&self, measure: &Measure, limit: Limit) -> Option<String> {
         let Limit { times, plus } = limit;
         let name = measure.name;

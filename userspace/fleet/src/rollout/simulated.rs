@@ -53,9 +53,7 @@ pub(super) struct Host {
     pub(super) is_stuck: bool,
     pub(super) dialect: Dialect,
     pub(super) refuses: bool,
-    /// Number of times it rejects its rollback.
     pub(super) refuses_back: usize,
-    /// Marks per million with version 2.
     pub(super) marks: u64,
     pub(super) failing: Vec<String>,
     pub(super) desired: Option<Target>,
@@ -120,7 +118,6 @@ impl SimulatedFleet {
         fleet
     }
 
-    /// Writes a report for every host that is able to.
     fn report(&mut self) {
         for host in self.hosts.values_mut().filter(|host| !host.is_away && !host.is_stuck) {
             self.revision += 1;
@@ -188,7 +185,6 @@ impl SimulatedFleet {
         self.orders.push(orders);
     }
 
-    /// Hosts that are present apply their orders and report.
     pub(super) fn apply_orders(&mut self) {
         for host in self.hosts.values_mut().filter(|host| !host.is_away) {
             host.due = host.due.saturating_sub(1);
@@ -251,7 +247,6 @@ impl SimulatedFleet {
         self.forward().map(|forward| (forward.wave, forward.hold))
     }
 
-    /// The reason of the rollback in progress.
     pub(super) fn back(&self) -> &str {
         match &self.stored.phase {
             Phase::Back { reason } => reason,

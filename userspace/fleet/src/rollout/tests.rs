@@ -51,7 +51,6 @@ fn away_host_not_ordered_beyond_limit() {
     assert!(fleet.ordered_at("b03").is_some());
 }
 
-/// Changes the host's report: no packets for a minute.
 fn silence(host: &mut Host) {
     let rates = &mut host.seen.report.rates;
     (rates.data_packets, rates.quiet_ms) = (0, 60_000);

@@ -125,7 +125,6 @@ async fn undo(State(handler): State<Handler>, body: Body) -> Answer {
     settle(&handler, Verb::Undo(read(body).await?)).await
 }
 
-/// Confirms a pending change, or reverts it.
 async fn settle(handler: &Handler, verb: Verb) -> Answer {
     let state = Arc::clone(&handler.state);
     let settle =

@@ -21,7 +21,6 @@ const SUBSCRIBER_BUFFER: usize = 16;
 /// Maximum number of interfaces and hosts with stored metrics.
 const MAX_TRACKS: usize = 2_048;
 
-/// A view that a client can subscribe to in addition to the overview.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum View {
     Interface(String),
@@ -102,7 +101,6 @@ impl Board {
         self.lock().views.retain(|view, views| is_there(view) || views.listeners.receiver_count() > 0);
     }
 
-    /// Updates a part of the overview, and publishes it if it changed.
     pub(super) fn publish(&self, part: &'static str, value: Value) {
         let mut inner = self.lock();
         if inner.parts.get(part) == Some(&value) {

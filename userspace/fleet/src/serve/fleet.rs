@@ -25,7 +25,6 @@ struct Read {
     rollout: Option<(u64, bool)>,
 }
 
-/// Publishes the fleet until it is dropped.
 pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -67,7 +66,6 @@ async fn poll(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut 
     Ok(())
 }
 
-/// Metrics reported by a host; empty while it is away.
 fn point(t: f64, rates: Option<&BTreeMap<&str, u64>>) -> Point {
     let Some(rates) = rates else { return Point { t, values: Vec::new() } };
     let names = ["marks", "cnps", "drops", "rdma_errors", "queue"];

@@ -15,7 +15,6 @@ const MAX_GAP_S: f64 = 5.0;
 const CHANGES: usize = 100;
 const UNWATCHED: &str = "QPs are only read while a client watches the interface";
 
-/// Publishes this host until it is dropped.
 pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -163,7 +163,6 @@ impl Track {
     }
 }
 
-/// Rounds to three decimal places, enough for a chart.
 fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }

@@ -60,7 +60,6 @@ pub(super) struct Change {
     /// Name of the override that was active when the user decided, empty for none. The change is rejected if another one is
     /// active by now. `None` skips the check.
     pub(super) over: Option<String>,
-    /// Name of the user, not verified.
     #[serde(default)]
     pub(super) by: String,
 }

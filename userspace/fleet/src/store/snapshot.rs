@@ -31,10 +31,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// The current or last rollout with its steps, and its revision.
-    ///
-    /// # Errors
-    /// The rollout or one of its steps is missing or unreadable.
+    /// The current or last rollout with its steps, and its revision. An unreadable record is an error.
     pub(crate) fn rollout(&self) -> Result<Option<(Rollout, i64)>> {
         let Some((head, revision)) = &self.head else { return Ok(None) };
         let mut rollout = match head {
@@ -60,7 +57,6 @@ impl Snapshot {
         self.head.as_ref().map_or(0, |(_, revision)| *revision)
     }
 
-    /// The rollout in progress, without its steps.
     pub(crate) fn in_progress(&self) -> Option<&Rollout> {
         let (head, _) = self.head.as_ref()?;
         head.as_ref().ok().filter(|rollout| !rollout.is_over())

@@ -17,7 +17,6 @@ use crate::{Answer, MAX_LINE_BYTES, Question, VERSION, Verb};
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
 /// Time for which a request is retried while the daemon is busy or the obstacle is temporary.
 const RETRY_LIMIT: Duration = Duration::from_secs(3);
-/// Delay before the first retry; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +42,6 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether the request was rejected, so that a retry is pointless.
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_))
     }
@@ -56,7 +54,6 @@ pub struct ControlClient {
 }
 
 impl ControlClient {
-    /// A client of the socket at `path` that waits for a reply for up to `timeout`.
     pub fn new(path: &Path, timeout: Duration) -> Self {
         Self { path: path.to_owned(), timeout }
     }

@@ -107,7 +107,6 @@ pub struct Release {
     pub over: Option<String>,
 }
 
-/// A reply: either a result or an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     pub v: u32,
@@ -141,12 +140,10 @@ impl Answer {
         Self { v: VERSION, ok: None, error: Some(why), again: false, unknown: false }
     }
 
-    /// A reply that the request was not processed.
     pub fn again(why: String) -> Self {
         Self { again: true, ..Self::refused(why) }
     }
 
-    /// A reply that the outcome is unknown.
     pub fn unknown(why: String) -> Self {
         Self { unknown: true, ..Self::refused(why) }
     }
@@ -164,28 +161,23 @@ pub struct Status {
     pub is_ready: bool,
     pub interfaces: Vec<String>,
     pub failing: Vec<Failing>,
-    /// Entries of the file that match no interface.
     #[serde(default)]
     pub absent: Vec<String>,
     pub waiting: usize,
     pub stuck: Option<String>,
     pub config: Option<String>,
-    /// Seconds left to confirm it; null if it needs no confirmation.
     pub confirm_within_s: Option<u64>,
-    /// Why an override that was not confirmed in time is still active; null otherwise.
     pub overdue: Option<String>,
     pub reload: Option<LastReload>,
     /// Repairs of each managed interface after another program removed parts.
     #[serde(default)]
     pub repairs: BTreeMap<String, u64>,
-    /// Why only root has access to this socket although the file configures a group; null otherwise.
     pub without_group: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastReload {
     pub at: String,
-    /// Cause of a rejection; empty on success.
     pub refused: String,
 }
 
@@ -226,7 +218,6 @@ pub struct Counts {
     pub cnps_handled: u64,
     /// Received PFC frames that pause or resume a priority, counted per priority.
     pub pauses_received: u64,
-    /// Sent PFC frames, counted per priority.
     pub pauses_sent: u64,
     /// Packets dropped by the data plane or by the port's own queues.
     pub drops: u64,
@@ -259,17 +250,13 @@ pub struct Override {
     pub text: String,
     pub by: String,
     pub why: String,
-    /// Time when it was applied, RFC 3339.
     pub at: String,
-    /// Seconds left to confirm it; null if it needs no confirmation.
     pub confirm_within_s: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// Name of the override now active; null if there is none.
     pub name: Option<String>,
-    /// Whether anything changed; false if it was active already.
     pub changed: bool,
     pub took_ms: u64,
     pub interfaces: Vec<String>,
@@ -278,7 +265,6 @@ pub struct Applied {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SnapshotRequest {
-    /// The interface whose busiest QPs to include; none by default.
     pub busiest_of: Option<String>,
     pub most: usize,
 }
@@ -311,9 +297,7 @@ pub struct InterfaceSnapshot {
 pub struct Class {
     pub tc: usize,
     pub ecn: bool,
-    /// Queue depth from which packets are marked.
     pub kmin_bytes: u64,
-    /// Queue depth above which all packets are marked.
     pub kmax_bytes: u64,
     /// Queue depth in bytes; of two ports the larger.
     pub depth_bytes: u64,
@@ -323,7 +307,6 @@ pub struct Class {
     pub marked_packets: u64,
 }
 
-/// A QP that this host sends to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Qp {
     pub address: String,
@@ -352,7 +335,6 @@ pub struct Values {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParameterValue {
-    /// Formatted for people, as in `100KB`.
     pub text: String,
     /// Range that may be set remotely, as in `50KB to 500KB`; null if it may not.
     pub bounds: Option<String>,
@@ -366,7 +348,6 @@ pub struct Changes {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Time, RFC 3339.
     pub at: String,
     /// Interface; empty for a configuration as a whole.
     pub interface: String,
@@ -374,7 +355,6 @@ pub struct Change {
     pub kind: String,
     /// Parameter, or name of the configuration.
     pub what: String,
-    /// Previous value; empty if there is none.
     pub old: String,
     /// New value, or the cause of a rejection.
     pub new: String,
