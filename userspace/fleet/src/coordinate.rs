@@ -77,15 +77,25 @@ pub(crate) struct Coordinator<'a> {
     /// Version for new hosts, cached with the revision of the rollout.
     head: Option<(i64, Option<Version>)>,
     metrics: watch::Sender<Metrics>,
-    presence: Arc<Presence>,
+    /// ID of the lease of its registration, 0 if there is none.
+    lease: Arc<AtomicI64>,
 }
 
 impl<'a> Coordinator<'a> {
     pub(crate) fn new(store: Store, tick: Duration, print: &'a mut dyn FnMut(&str)) -> Self {
         let mirror = Mirror::new(store.clone());
         let metrics = watch::Sender::default();
-        let presence = Arc::default();
-        Self { store, mirror, tick, print, work: None, period_ms: 0, head: None, metrics, presence }
+        Self {
+            store,
+            mirror,
+            tick,
+            print,
+            work: None,
+            period_ms: 0,
+            head: None,
+            metrics,
+            lease: Arc::default(),
+        }
     }
 
     pub(crate) fn metrics(&self) -> watch::Receiver<Metrics> {
@@ -93,16 +103,20 @@ impl<'a> Coordinator<'a> {
     }
 
     pub(crate) async fn run(&mut self, until: Until) -> Result<Option<Outcome>> {
-        let (presence, store) = (Arc::clone(&self.presence), self.store.clone());
+        let (lease, store) = (Arc::clone(&self.lease), self.store.clone());
         tokio::select! {
             outcome = self.run_alone(until) => outcome,
-            () = presence.hold(store) => Ok(None),
+            () = register(&lease, store) => Ok(None),
         }
     }
 
-    /// Unregisters this coordinator, also after [`Self::run`] was dropped.
+    /// Unregisters this coordinator, also after [`Self::run`] was dropped. If etcd does not respond, the registration expires
+    /// with its lease.
     pub(crate) async fn unregister(&self) {
-        self.presence.end(self.store.clone()).await;
+        let lease = self.lease.swap(0, Ordering::Relaxed);
+        if lease != 0 {
+            let _ = timeout(RETRY_DELAY, self.store.client.clone().lease_revoke(lease)).await;
+        }
     }
 
     async fn run_alone(&mut self, until: Until) -> Result<Option<Outcome>> {
@@ -260,33 +274,19 @@ pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
 const TTL_S: i64 = 5;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-#[derive(Default)]
-struct Presence {
-    lease: AtomicI64,
+/// Registers a coordinator until it is dropped, and stores the ID of the lease.
+async fn register(lease: &AtomicI64, mut store: Store) {
+    loop {
+        if let Err(error) = register_once(lease, &mut store).await {
+            tracing::debug!(error = format!("{error:#}"), "coordinator key lost; renewing");
+        }
+        sleep(RETRY_DELAY).await;
+    }
 }
 
-impl Presence {
-    async fn hold(&self, mut store: Store) {
-        loop {
-            if let Err(error) = self.once(&mut store).await {
-                tracing::debug!(error = format!("{error:#}"), "coordinator key lost; renewing");
-            }
-            sleep(RETRY_DELAY).await;
-        }
-    }
-
-    async fn once(&self, store: &mut Store) -> Result<()> {
-        let lease = store.grant_lease(TTL_S).await?;
-        self.lease.store(lease, Ordering::Relaxed);
-        store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
-        store.keep_lease(lease, RETRY_DELAY, RETRY_DELAY * 3).await
-    }
-
-    /// Deletes the registration. If etcd does not respond, it expires with its lease.
-    async fn end(&self, mut store: Store) {
-        let lease = self.lease.swap(0, Ordering::Relaxed);
-        if lease != 0 {
-            let _ = timeout(RETRY_DELAY, store.client.lease_revoke(lease)).await;
-        }
-    }
+async fn register_once(stored: &AtomicI64, store: &mut Store) -> Result<()> {
+    let lease = store.grant_lease(TTL_S).await?;
+    stored.store(lease, Ordering::Relaxed);
+    store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
+    store.keep_lease(lease, RETRY_DELAY, RETRY_DELAY * 3).await
 }

@@ -11,7 +11,7 @@ mod host;
 mod series;
 mod write;
 
-use answers::PageState;
+use answers::Handler;
 use board::Board;
 use guard::Guard;
 use write::Token;
@@ -48,13 +48,8 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     board.publish("host", json!(host));
     board.publish("writable", json!(token.is_some()));
     let query_client = ControlClient::new(&control, QUERY_TIMEOUT);
-    let state = PageState {
-        board: Arc::clone(&board),
-        query_client: query_client.clone(),
-        change: ControlClient::new(&control, CHANGE_TIMEOUT),
-        store: store.clone(),
-        author,
-    };
+    let clients = [query_client.clone(), ControlClient::new(&control, CHANGE_TIMEOUT)];
+    let handler = Handler::new(Arc::clone(&board), clients, store.clone(), author);
     let fleet = async {
         match store {
             Some(store) => fleet::follow(Arc::clone(&board), store).await,
@@ -63,7 +58,7 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     };
     tracing::info!(%address, writable = token.is_some(), "serving the page");
     message(format_args!("http://{address}/"));
-    let router = guard::guarded(answers::router(state), Arc::new(Guard { names, token }));
+    let router = guard::guarded(answers::router(handler), Arc::new(Guard { names, token }));
     let mut server = Server::new(router, Limits::PAGE);
     tokio::select! {
         () = server.accept(&listener) => Ok(()),

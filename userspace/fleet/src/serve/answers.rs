@@ -20,19 +20,15 @@ const MAX_BODY_BYTES: usize = 16 << 10;
 const MAX_REASON_CHARS: usize = 500;
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct PageState {
-    pub(super) board: Arc<Board>,
-    pub(super) query_client: ControlClient,
-    pub(super) change: ControlClient,
-    pub(super) store: Option<Store>,
-    pub(super) author: String,
-}
-
 type Answer = Result<Response, Refusal>;
 
 #[derive(Clone)]
-struct Handler {
-    state: Arc<PageState>,
+pub(super) struct Handler {
+    board: Arc<Board>,
+    query_client: ControlClient,
+    change: ControlClient,
+    store: Option<Store>,
+    author: String,
     streams: Arc<Semaphore>,
     /// Permit for a query. The daemon limits connections per user, and the agent may run as the same user.
     reading: Arc<Semaphore>,
@@ -41,6 +37,16 @@ struct Handler {
 }
 
 impl Handler {
+    pub(super) fn new(
+        board: Arc<Board>,
+        [query_client, change]: [ControlClient; 2],
+        store: Option<Store>,
+        author: String,
+    ) -> Self {
+        let [streams, reading, changing] = [MAX_STREAMS, 1, 1].map(|count| Arc::new(Semaphore::new(count)));
+        Self { board, query_client, change, store, author, streams, reading, changing }
+    }
+
     /// Runs a handler while holding the permit; other requests wait.
     async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Answer> + Send + 'static) -> Answer {
         // The semaphore is never closed.
@@ -54,14 +60,7 @@ impl Handler {
     }
 }
 
-pub(super) fn router(state: PageState) -> Router {
-    let permits = |count: usize| Arc::new(Semaphore::new(count));
-    let handler = Handler {
-        state: Arc::new(state),
-        streams: permits(MAX_STREAMS),
-        reading: permits(1),
-        changing: permits(1),
-    };
+pub(super) fn router(handler: Handler) -> Router {
     assets()
         .route("/events", get(overview))
         .route("/events/interface/{name}", get(interface))
@@ -89,12 +88,12 @@ async fn host(State(handler): State<Handler>, Path(name): Path<String>) -> Answe
 fn stream(handler: Handler, view: Option<View>) -> Answer {
     let busy = |_| (StatusCode::SERVICE_UNAVAILABLE, format!("{MAX_STREAMS} clients are streaming already"));
     let permit = handler.streams.try_acquire_owned().map_err(busy)?;
-    Ok(events(Arc::clone(&handler.state.board), view, permit).into_response())
+    Ok(events(handler.board, view, permit).into_response())
 }
 
 async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Answer {
-    let state = Arc::clone(&handler.state);
-    Handler::alone(&handler.reading, async move { explained(&state.query_client, interface).await }).await
+    let client = handler.query_client;
+    Handler::alone(&handler.reading, async move { explained(&client, interface).await }).await
 }
 
 async fn explained(client: &ControlClient, interface: String) -> Answer {
@@ -112,23 +111,22 @@ async fn explained(client: &ControlClient, interface: String) -> Answer {
 }
 
 async fn change(State(handler): State<Handler>, body: Body) -> Answer {
-    let (request, state) = (read(body).await?, Arc::clone(&handler.state));
-    let change = async move { done(write::change(&state.change, &request).await) };
+    let (request, client) = (read(body).await?, handler.change);
+    let change = async move { done(write::change(&client, &request).await) };
     Handler::alone(&handler.changing, change).await
 }
 
 async fn keep(State(handler): State<Handler>, body: Body) -> Answer {
-    settle(&handler, Verb::Confirm(read(body).await?)).await
+    settle(handler, Verb::Confirm(read(body).await?)).await
 }
 
 async fn undo(State(handler): State<Handler>, body: Body) -> Answer {
-    settle(&handler, Verb::Undo(read(body).await?)).await
+    settle(handler, Verb::Undo(read(body).await?)).await
 }
 
-async fn settle(handler: &Handler, verb: Verb) -> Answer {
-    let state = Arc::clone(&handler.state);
-    let settle =
-        async move { done(send::<Applied>(&state.change, verb).await.map_err(|error| error.to_string())) };
+async fn settle(handler: Handler, verb: Verb) -> Answer {
+    let client = handler.change;
+    let settle = async move { done(send::<Applied>(&client, verb).await.map_err(|error| error.to_string())) };
     Handler::alone(&handler.changing, settle).await
 }
 
@@ -142,10 +140,10 @@ enum Command {
 
 async fn rollout(State(handler): State<Handler>, body: Body) -> Answer {
     let command: Command = read(body).await?;
-    let Some(mut store) = handler.state.store.clone() else {
+    let Some(mut store) = handler.store else {
         return Err((StatusCode::NOT_FOUND, "this page shows no fleet; start it with --fleet".into()));
     };
-    let author = &handler.state.author;
+    let author = &handler.author;
     let why = match &command {
         Command::Abort { why } => why.chars().take(MAX_REASON_CHARS).collect(),
         Command::Pause | Command::Resume => String::new(),

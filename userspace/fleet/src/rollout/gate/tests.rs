@@ -66,6 +66,8 @@ fn evaluated(now: Rates) -> Verdict {
 }
 
 const GOOD: Verdict = Verdict::Good { evaluated: 1, changed: 1, undecided: 0 };
+const UNDECIDED: Verdict = Verdict::Good { evaluated: 0, changed: 1, undecided: 1 };
+const UNJUDGED: Verdict = Verdict::Good { evaluated: 0, changed: 1, undecided: 0 };
 
 #[test]
 fn each_metric_detects_harm() {
@@ -112,12 +114,10 @@ fn half_throughput_is_harm_unless_shared() {
 
 #[test]
 fn unknown_spread_is_undecided() {
-    let undecided = Verdict::Good { evaluated: 0, changed: 1, undecided: 1 };
     let unknown = |packets: u64| with(calm(packets), THROUGHPUT, packets / 60, UNKNOWN_SPREAD);
     let control = (calm(100_000), calm(100_000));
-    assert_eq!(evaluated(unknown(50_000)), undecided, "now");
-    let unjudged = Verdict::Good { evaluated: 0, changed: 1, undecided: 0 };
-    assert_eq!(evaluate_with(unknown(100_000), calm(50_000), control.clone()), unjudged, "no baseline");
+    assert_eq!(evaluated(unknown(50_000)), UNDECIDED, "now");
+    assert_eq!(evaluate_with(unknown(100_000), calm(50_000), control.clone()), UNJUDGED, "no baseline");
     let ended = Rates { queue_pairs: Some(0), ..calm(50_000) };
     assert_eq!(
         evaluate_with(unknown(100_000), ended, control.clone()),
@@ -168,13 +168,11 @@ fn silence_is_harm_while_queue_pairs_remain() {
         let Verdict::Bad(why) = evaluated(silent(queue_pairs)) else { panic!("silence is not found") };
         assert!(why.starts_with("h1 has had no data packet for 30 s"), "{why}");
     }
-    let unjudged = Verdict::Good { evaluated: 0, changed: 1, undecided: 0 };
-    assert_eq!(evaluated(silent(Some(0))), unjudged, "the job has ended");
+    assert_eq!(evaluated(silent(Some(0))), UNJUDGED, "the job has ended");
     let both = (calm(100_000), silent(Some(4)));
-    assert_eq!(evaluate_with(calm(100_000), silent(Some(4)), both), unjudged, "everywhere");
-    let undecided = Verdict::Good { evaluated: 0, changed: 1, undecided: 1 };
+    assert_eq!(evaluate_with(calm(100_000), silent(Some(4)), both), UNJUDGED, "everywhere");
     let pauses = Rates { gap_ms: 20_000, ..calm(100_000) };
-    assert_eq!(evaluate_with(pauses, silent(Some(4)), (calm(1), calm(1))), undecided, "as long as before");
+    assert_eq!(evaluate_with(pauses, silent(Some(4)), (calm(1), calm(1))), UNDECIDED, "as long as before");
 }
 
 #[test]
