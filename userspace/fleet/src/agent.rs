@@ -14,7 +14,6 @@ use tokio::sync::watch;
 
 use crate::prelude::*;
 use daemon::DaemonClient;
-use lease::Reporting;
 use order::{LatestOrder, Order};
 use rates::Window;
 
@@ -49,9 +48,7 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
     let (period_sender, fleet) = watch::channel(None);
     let watching = order::follow(store.clone(), options.host.clone(), sender, period_sender);
     let (reports, reported) = watch::channel(None);
-    let member = Member { labels: options.labels.clone() };
-    let (host, ttl_s, every) = (options.host.clone(), options.ttl_s, options.every);
-    let reporting = lease::report(Reporting { store, host, member, ttl_s, every, fleet }, reported);
+    let reporting = lease::report(store, options, fleet, reported);
     let working = async {
         let mut tick = interval(agent.options.look);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -16,7 +16,6 @@ use std::env;
 use fastrand::Rng;
 
 use crate::agent::rates::Window;
-use crate::file::Wave;
 use crate::prelude::*;
 use crate::rollout::{next, plan};
 
@@ -195,14 +194,7 @@ fn rollout(seed: u64, harm: ChangeEffect, traffic: Option<Traffic>) -> End {
     let mut rng = Rng::with_seed(seed);
     let mut hosts: BTreeMap<String, Host> =
         (0..HOSTS).map(|number| (format!("h{number:02}"), Host::new(&mut rng, traffic))).collect();
-    let policy = Policy {
-        canary: 1,
-        wave: Wave::Percent(25),
-        max_unavailable: 2,
-        soak_ms: SOAK_S * 1_000,
-        patience_ms: 60_000,
-        gate: Gate::default(),
-    };
+    let policy = Policy { max_unavailable: 2, soak_ms: SOAK_S * 1_000, ..Policy::default() };
     let group = Group::new("all", &[], "x");
     let version = Version { version: 1, policy, groups: vec![group], ..Version::default() };
     let (mut state, mut revision): (Option<Rollout>, i64) = (None, 1);

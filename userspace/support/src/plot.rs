@@ -498,16 +498,8 @@ mod tests {
         // An empty axis is drawn too.
         let cells = vec![Cell { across: [0.0, 0.5], up: [0.0, 1.0], colour: heat(0.3) }];
         let rows = vec!["row".to_owned()];
-        let chart = Chart {
-            caption: "c".into(),
-            across: "time, s",
-            up: "KB",
-            end: 1.0,
-            lines,
-            cells,
-            rows,
-            ..Chart::default()
-        };
+        let (caption, across, up) = ("c".into(), "time, s", "KB");
+        let chart = Chart { caption, across, up, end: 1.0, lines, cells, rows, ..Chart::default() };
         let [svg, png] =
             write_both(&directory.path().join("new"), "x", "t", &[chart.clone(), chart]).unwrap();
         assert!(fs::read_to_string(svg).unwrap().contains("<svg"));

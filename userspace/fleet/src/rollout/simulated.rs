@@ -77,14 +77,8 @@ pub(super) struct SimulatedFleet {
 }
 
 pub(super) fn policy(canary: usize, wave: usize, max_unavailable: usize) -> Policy {
-    Policy {
-        canary,
-        wave: Wave::Hosts(wave),
-        max_unavailable,
-        soak_ms: 3_000,
-        patience_ms: 5_000,
-        gate: Gate::default(),
-    }
+    let wave = Wave::Hosts(wave);
+    Policy { canary, wave, max_unavailable, soak_ms: 3_000, patience_ms: 5_000, gate: Gate::default() }
 }
 
 pub(super) fn version(policy: Policy) -> Version {

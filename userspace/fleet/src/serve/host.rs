@@ -84,13 +84,7 @@ fn rows(before: &Snapshot, now: &Snapshot) -> Value {
     let row = |(name, seen): (&String, &InterfaceSnapshot)| {
         let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
         let point = series::point(0.0, past, (seen, now.at_ns));
-        let rate = |column| {
-            point
-                .values
-                .iter()
-                .find(|(other, _)| *other == column)
-                .and_then(|(_, value)| value.map(f64::round))
-        };
+        let rate = |column| point.value(column).map(f64::round);
         let percent =
             |class: &dcqcn_control_api::Class| (class.depth_bytes * 100).checked_div(class.kmax_bytes);
         json!({

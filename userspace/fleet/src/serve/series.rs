@@ -27,6 +27,12 @@ pub(super) struct Point {
     pub(super) values: Vec<(&'static str, Option<f64>)>,
 }
 
+impl Point {
+    pub(super) fn value(&self, column: &str) -> Option<f64> {
+        self.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value)
+    }
+}
+
 /// Now, for [`Point::t`], in steps of a millisecond.
 pub(super) fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -137,10 +143,8 @@ impl Track {
         let points = || self.points.iter().skip(from);
         let mut values = Map::new();
         for column in self.columns.iter().copied() {
-            let of = |point: &Point| {
-                point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value)
-            };
-            values.insert(column.to_owned(), points().map(|point| of(point).map(rounded)).collect());
+            values
+                .insert(column.to_owned(), points().map(|point| point.value(column).map(rounded)).collect());
         }
         let qps: Vec<Value> = (self.charted.iter())
             .map(|charted| {
@@ -212,16 +216,10 @@ mod tests {
 
     const MAX_GAP_S: f64 = 10.0;
 
-    fn snapshot_with(marked: u64, depth: u64) -> InterfaceSnapshot {
-        let counts = Counts { attached_at_ns: 1, marked_packets: marked, ..Counts::default() };
-        let class = Class {
-            tc: 3,
-            ecn: true,
-            kmin_bytes: 100,
-            kmax_bytes: 400,
-            depth_bytes: depth,
-            ..Class::default()
-        };
+    fn snapshot_with(marked_packets: u64, depth_bytes: u64) -> InterfaceSnapshot {
+        let counts = Counts { attached_at_ns: 1, marked_packets, ..Counts::default() };
+        let (kmin_bytes, kmax_bytes) = (100, 400);
+        let class = Class { tc: 3, ecn: true, kmin_bytes, kmax_bytes, depth_bytes, ..Class::default() };
         InterfaceSnapshot { counts, classes: vec![class], ..InterfaceSnapshot::default() }
     }
 
@@ -234,8 +232,7 @@ mod tests {
     fn restarted_counter_has_no_rate_yet() {
         let (before, now) = (snapshot_with(10, 0), snapshot_with(40, 250));
         let point = point(1.0, Some((&before, 1_000_000_000)), (&now, 3_000_000_000));
-        let value =
-            |column| point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value);
+        let value = |column| point.value(column);
         assert_eq!((value("depth.3"), value("kmax.3")), (Some(250.0), Some(400.0)));
         assert_eq!((value("marks"), value("drops")), (Some(15.0), Some(0.0)));
         let mut reattached = before;
@@ -250,11 +247,8 @@ mod tests {
     #[test]
     fn subscriber_gets_history_then_updates() {
         let mut track = Track::default();
-        for second in 0..1_000 {
-            track.add(
-                Point { t: f64::from(second), values: vec![("marks", Some(f64::from(second)))] },
-                MAX_GAP_S,
-            );
+        for t in (0..1_000).map(f64::from) {
+            track.add(Point { t, values: vec![("marks", Some(t))] }, MAX_GAP_S);
         }
         let whole = track.history();
         assert_eq!(whole["t"].as_array().unwrap().len(), 601);
