@@ -183,11 +183,8 @@ pub fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&arguments(Cli::command(), &WITHOUT_JSON))
         .unwrap_or_else(|error| error.format(&mut Cli::command()).exit());
     log_to_stderr();
-    dcqcn_support::cli::run(
-        cli.json,
-        |out| cli.run(out),
-        |error| error.is::<NotCoordinated>().then_some((3, false)),
-    )
+    let code = |error: &anyhow::Error| error.is::<NotCoordinated>().then_some((3, false));
+    dcqcn_support::cli::run(cli.json, |out| cli.run(out), code)
 }
 
 /// Error: a request was stored in etcd, but no coordinator executes it. Contains the name of the request.
@@ -304,14 +301,15 @@ mod tests {
     #[test]
     fn short_periods_are_rejected() {
         let error = |words: &str| Cli::try_parse_from(words.split(' ')).unwrap_err().to_string();
-        for words in ["agent --every 0s", "agent --every 999ms"] {
-            assert!(error(&format!("dcqcn-fleet {words}")).contains("out of range: at least 1s"), "{words}");
-        }
-        for words in ["agent --look 0s", "coordinate --tick 0s", "apply x --tick 9ms"] {
-            assert!(
-                error(&format!("dcqcn-fleet {words}")).contains("out of range: at least 10ms"),
-                "{words}"
-            );
+        for (words, least) in [
+            ("agent --every 0s", "1s"),
+            ("agent --every 999ms", "1s"),
+            ("agent --look 0s", "10ms"),
+            ("coordinate --tick 0s", "10ms"),
+            ("apply x --tick 9ms", "10ms"),
+        ] {
+            let error = error(&format!("dcqcn-fleet {words}"));
+            assert!(error.contains(&format!("out of range: at least {least}")), "{error}");
         }
         assert!(Cli::try_parse_from(["dcqcn-fleet", "agent", "--every", "1s", "--look", "10ms"]).is_ok());
     }

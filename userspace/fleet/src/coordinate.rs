@@ -84,18 +84,8 @@ pub(crate) struct Coordinator<'a> {
 impl<'a> Coordinator<'a> {
     pub(crate) fn new(store: Store, tick: Duration, print: &'a mut dyn FnMut(&str)) -> Self {
         let mirror = Mirror::new(store.clone());
-        let metrics = watch::Sender::default();
-        Self {
-            store,
-            mirror,
-            tick,
-            print,
-            work: None,
-            period_ms: 0,
-            head: None,
-            metrics,
-            lease: Arc::default(),
-        }
+        let (metrics, lease) = (watch::Sender::default(), Arc::default());
+        Self { store, mirror, tick, print, work: None, period_ms: 0, head: None, metrics, lease }
     }
 
     pub(crate) fn metrics(&self) -> watch::Receiver<Metrics> {

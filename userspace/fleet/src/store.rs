@@ -32,6 +32,9 @@ const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Maximum hosts of a rollout; tested with 10,000.
 const MAX_HOSTS: usize = 20_000;
 
+/// By version.
+type Outcomes = BTreeMap<u64, Outcome>;
+
 #[derive(Clone)]
 pub(crate) struct Store {
     pub(crate) client: Client,
@@ -132,17 +135,12 @@ impl Store {
     }
 
     /// Reads the active version: the last one whose rollout succeeded, if it still exists.
-    pub(crate) async fn active_version(
-        &mut self,
-        outcomes: &BTreeMap<u64, Outcome>,
-    ) -> Result<Option<Version>> {
-        match last_done(outcomes) {
-            Some(version) => self.find_version(version).await?.transpose(),
-            None => Ok(None),
-        }
+    pub(crate) async fn active_version(&mut self, outcomes: &Outcomes) -> Result<Option<Version>> {
+        let Some(version) = last_done(outcomes) else { return Ok(None) };
+        self.find_version(version).await?.transpose()
     }
 
-    pub(crate) async fn outcomes(&mut self) -> Result<BTreeMap<u64, Outcome>> {
+    pub(crate) async fn outcomes(&mut self) -> Result<Outcomes> {
         let prefix = self.key("outcomes/");
         let kvs = self.range(&prefix, PAGE, 0).await?;
         let unreadable = || Outcome { is_done: false, reason: "its record cannot be read".into() };
@@ -466,7 +464,7 @@ fn number(kv: &KeyValue, prefix: &str) -> Option<u64> {
     below(kv, prefix)?.parse().ok()
 }
 
-pub(crate) fn last_done(outcomes: &BTreeMap<u64, Outcome>) -> Option<u64> {
+pub(crate) fn last_done(outcomes: &Outcomes) -> Option<u64> {
     outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version)
 }
 

@@ -339,11 +339,8 @@ mod tests {
         }
         for (changes, is_mentioned) in [(false, false), (true, true)] {
             let error = with_changes(OutputError(io::Error::other("full")).into(), changes).to_string();
-            assert_eq!(
-                error.contains("the changes were made, only the output is incomplete"),
-                is_mentioned,
-                "{error}"
-            );
+            let mention = "the changes were made, only the output is incomplete";
+            assert_eq!(error.contains(mention), is_mentioned, "{error}");
         }
     }
 

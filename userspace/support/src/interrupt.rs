@@ -70,15 +70,9 @@ impl Interrupt {
         mask.thread_block()?;
         let received = Arc::new(AtomicBool::new(false));
         let signals = Arc::new(signals);
-        let watcher = Watcher {
-            signals: Arc::clone(&signals),
-            needed,
-            alive,
-            requested,
-            received: Arc::clone(&received),
-            last_resort,
-        };
-        let interrupt = Self { previous_mask, signals, received, request, _alive };
+        let (pending, flag) = (Arc::clone(&signals), Arc::clone(&received));
+        let interrupt = Self { previous_mask, signals: pending, received: flag, request, _alive };
+        let watcher = Watcher { signals, needed, alive, requested, received, last_resort };
         thread::Builder::new().name("interrupt".into()).spawn(move || watcher.run())?;
         Ok(interrupt)
     }

@@ -337,11 +337,8 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
 
     /// Writes `text` with its upper left corner at (`x`, `y`).
     fn text(&self, text: &str, x: u32, y: u32, size: u32) -> Drawn<DB> {
-        self.area.draw(&Text::new(
-            text.to_owned(),
-            self.at(x, y),
-            (FONT, size * self.scale).into_font().color(&AXIS),
-        ))
+        let style = (FONT, size * self.scale).into_font().color(&AXIS);
+        self.area.draw(&Text::new(text.to_owned(), self.at(x, y), style))
     }
 
     fn at(&self, x: u32, y: u32) -> (i32, i32) {

@@ -119,10 +119,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         let host = fleet.last(1).remove(0);
         fleet.fixture.kill_agent(&host)?;
         fleet.end()?;
-        ensure!(
-            fleet.fixture.daemons[&host].name() != Some(fleet.name()),
-            "the host changed without an agent"
-        );
+        ensure!(fleet.fixture.daemons[&host].name() != Some(fleet.name()), "it changed without an agent");
         fleet.fixture.begin_agent(&host)
     }),
     fault("history compacted while agents are silent", |fleet| {

@@ -27,10 +27,7 @@ impl Fleet {
         let fixture = FleetFixture::new(3, hosts)?;
         let mut fleet = Self { fixture, coordinators: Vec::new(), version: 0, made: 0 };
         let (end, elsewhere, _) = fleet.round(&fault("the first version", |_| Ok(())))?;
-        ensure!(
-            end == End::Done && elsewhere.is_empty(),
-            "hosts do not have the first version: {elsewhere:?}"
-        );
+        ensure!(end == End::Done && elsewhere.is_empty(), "without the first version: {elsewhere:?}");
         Ok(fleet)
     }
 

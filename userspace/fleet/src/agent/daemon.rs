@@ -32,12 +32,9 @@ pub(super) struct DaemonClient {
 
 impl DaemonClient {
     pub(super) fn new(socket: &Path) -> Self {
-        Self {
-            socket: socket.to_owned(),
-            query_client: ControlClient::new(socket, QUERY_TIMEOUT),
-            change: ControlClient::new(socket, CHANGE_TIMEOUT),
-            claim: None,
-        }
+        let client = |timeout: Duration| ControlClient::new(socket, timeout);
+        let (query_client, change) = (client(QUERY_TIMEOUT), client(CHANGE_TIMEOUT));
+        Self { socket: socket.to_owned(), query_client, change, claim: None }
     }
 
     /// Claims the daemon for this agent until it exits, if the daemon has created the file to lock. Fails if another agent

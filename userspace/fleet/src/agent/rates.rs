@@ -64,14 +64,9 @@ impl Window {
             of.insert(THROUGHPUT.into(), Reading::default());
         }
         let known: Vec<u64> = last.interfaces.values().filter_map(|counts| counts.queue_pairs).collect();
-        Rates {
-            window_ms: last.at_ns.saturating_sub(first.at_ns) / 1_000_000,
-            data_packets,
-            quiet_ms,
-            gap_ms,
-            queue_pairs: (!known.is_empty()).then(|| known.iter().sum()),
-            of,
-        }
+        let queue_pairs = (!known.is_empty()).then(|| known.iter().sum());
+        let window_ms = last.at_ns.saturating_sub(first.at_ns) / 1_000_000;
+        Rates { window_ms, data_packets, quiet_ms, gap_ms, queue_pairs, of }
     }
 
     /// Increments of a counter between consecutive samples, summed over all interfaces.
@@ -136,11 +131,8 @@ mod tests {
 
     fn health(at_s: u64, attached_at_ns: u64, data_packets: u64, marked_packets: u64) -> Health {
         let counts = Counts { attached_at_ns, data_packets, marked_packets, ..Counts::default() };
-        Health {
-            at_ns: at_s * 1_000_000_000,
-            interfaces: [("eth0".into(), counts)].into(),
-            failing: Vec::new(),
-        }
+        let interfaces = [("eth0".into(), counts)].into();
+        Health { at_ns: at_s * 1_000_000_000, interfaces, failing: Vec::new() }
     }
 
     /// Samples at these times, with packets since the start.

@@ -34,10 +34,7 @@ impl Snapshot {
     /// The current or last rollout with its steps, and its revision. An unreadable record is an error.
     pub(crate) fn rollout(&self) -> Result<Option<(Rollout, i64)>> {
         let Some((head, revision)) = &self.head else { return Ok(None) };
-        let mut rollout = match head {
-            Ok(rollout) => rollout.clone(),
-            Err(error) => bail!("{error}"),
-        };
+        let mut rollout = head.clone().map_err(anyhow::Error::msg)?;
         let prefix = format!("{}/", rollout.id);
         let own = self.steps.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
         rollout.steps = own.map(|(_, step)| step.clone()).collect();
@@ -97,10 +94,8 @@ impl Snapshot {
             "report" => {
                 let revision = kv.mod_revision();
                 let report = bounded(kv).map(Report::bounded);
-                (
-                    "report",
-                    report.map(|report| _ = self.hosts.insert(name, ReceivedReport { report, revision })),
-                )
+                let insert = |report| _ = self.hosts.insert(name, ReceivedReport { report, revision });
+                ("report", report.map(insert))
             }
             _ => return,
         };
