@@ -3,7 +3,7 @@
 //! The agent is stateless: the daemon persists the active configuration, and etcd the order. During an etcd outage the
 //! configuration remains active.
 
-mod daemon;
+pub(crate) mod daemon;
 mod lease;
 mod order;
 pub(crate) mod rates;

@@ -358,24 +358,19 @@ rpg_gd = 12
 
     #[test]
     fn config_errors_reported() {
-        let interface = "[[group]]\nname='a'\n[[group.interface]]\nname='e'\n";
+        let group = "[[group]]\nname='a'\n[[group.interface]]";
+        let interface = format!("{group}\nname='e'\n");
         for (text, message) in [
             ("", "no [[group]]"),
             ("[[group]]\nname='a'", "no [[group.interface]]"),
-            (
-                "[[group]]\nname='a'\n[[group.interface]]\nrole='host'",
-                "without name, mac, driver, pci or rdma",
-            ),
-            ("[[group]]\nname='a'\n[[group.interface]]\ndriver='['", "driver = \"[\" is not a pattern"),
+            (&format!("{group}\nrole='host'"), "without name, mac, driver, pci or rdma"),
+            (&format!("{group}\ndriver='['"), "driver = \"[\" is not a pattern"),
             (&format!("{interface}role = 'hst'"), "`hst` is not one of host, switch"),
             (&format!("{interface}role = 'host'\ninline = 'b'"), "inline = \"b\" only marks"),
             (&format!("{interface}repair = 'all'"), "f:5: cannot set repair remotely; set it in each host's"),
             (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "f:6: rpg_gd = 99"),
             (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "wred.0.kmin"),
-            (
-                "[[group]]\nname='a'\n[[group.interface]]\nname='e*'\nrole='switch'\ninline='b'",
-                "`inline` needs the name of one interface",
-            ),
+            (&format!("{group}\nname='e*'\nrole='switch'\ninline='b'"), "needs the name of one interface"),
             (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
             (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
             (&format!("[rollout]\nsoak = '90'\n{interface}"), "is not a time"),

@@ -14,7 +14,6 @@ mod measure;
 mod prelude;
 mod reach;
 mod record;
-mod request;
 mod rollout;
 mod serve;
 #[cfg(test)]

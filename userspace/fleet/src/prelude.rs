@@ -29,12 +29,12 @@ pub(crate) use serde_json::json;
 pub(crate) use tokio::net::TcpListener;
 pub(crate) use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+pub(crate) use crate::agent::daemon::send;
 pub(crate) use crate::file::{Difference, Gate, Group, Labels, Policy, differences};
 pub(crate) use crate::measure::{MEASURES, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
 pub(crate) use crate::reach::EtcdOptions;
 pub(crate) use crate::record::{
     DesiredConfig, Member, OVERRIDE_PREFIX, Outcome, Rates, Report, Target, Tried, Version,
 };
-pub(crate) use crate::request::send;
 pub(crate) use crate::rollout::{Effect, Event, Hosts, Phase, ReceivedReport, Rollout, Step};
 pub(crate) use crate::store::{EtcdError, Mirror, Snapshot, Store};

@@ -142,10 +142,7 @@ fn check_client(path: &Path, pem: &[u8]) -> Result<()> {
     let shown = path.display();
     let first = certificates(pem).next();
     let first = first.with_context(|| format!("cannot use {shown}: it has no certificate in PEM"))?;
-    match validity(&first) {
-        Ok(()) => Ok(()),
-        Err(error) => bail!("cannot use {shown}: {}", words(&error)),
-    }
+    validity(&first).map_err(|error| anyhow::anyhow!("cannot use {shown}: {}", words(&error)))
 }
 
 /// Checks that at least one authority in the file can be used now. A bundle may have expired ones.

@@ -418,10 +418,7 @@ impl Rollout {
         let (clock_ms, mut sent) = (self.clock_ms, 0);
         for wave in 0..=self.last_wave() {
             for step in self.steps.iter_mut().filter(|step| step.wave == wave) {
-                let is_changed = matches!(
-                    step.state,
-                    State::Sent { .. } | State::Applied { .. } | State::Away | State::Lost
-                );
+                let is_changed = step.state.is_left() && !matches!(step.state, State::Returning { .. });
                 if is_changed && sent < ORDERS {
                     step.state = State::Returning { at_ms: clock_ms };
                     sent += 1;

@@ -8,6 +8,8 @@ use dcqcn_tests::fleet::{MockDaemon, reporting_hosts};
 use dcqcn_tests::prelude::*;
 use dcqcn_tests::socket::http;
 
+use crate::seconds;
+
 const TIMEOUT: Duration = Duration::from_secs(900);
 const IDLE: Duration = Duration::from_secs(30);
 /// The fastest possible policy: one canary, then a single wave, a hundred hosts at a time.
@@ -187,18 +189,18 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     let mut row = |what: &str, value: String| table.row([what.into(), value]);
     let began = Instant::now();
     ensure!(reporting_hosts(&fleet.status()?) == hosts, "`status` does not list all hosts");
-    row("reading the fleet (`status`)", seconds(began));
+    row("reading the fleet (`status`)", seconds(began.elapsed()));
 
     let coordinator = fleet.start(&["coordinate"])?;
     let pid = coordinator.0.id();
     let began = Instant::now();
     fleet.apply(&interfaces(11))?;
-    row("`apply` without --wait", seconds(began));
+    row("`apply` without --wait", seconds(began.elapsed()));
     let mut has = BTreeMap::new();
     obey(&fleet.etcd, &orders, &mut has, |has| has.len() == hosts)?;
     fleet.wait_until_ended("done")?;
-    row("from apply to the end of the rollout", seconds(began));
-    row("CPU of the coordinator for it", format!("{:.1} s", cpu_time(pid)?.as_secs_f64()));
+    row("from apply to the end of the rollout", seconds(began.elapsed()));
+    row("CPU of the coordinator for it", seconds(cpu_time(pid)?));
 
     let cpu = cpu_time(pid)?;
     fleet.apply(&interfaces(12))?;
@@ -207,11 +209,11 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 2) >= hosts / 2)?;
     let began = Instant::now();
     fleet.run(&["abort"])?;
-    row("`abort` with half of the hosts changed", seconds(began));
+    row("`abort` with half of the hosts changed", seconds(began.elapsed()));
     obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 1) == hosts)?;
     fleet.wait_until_ended("rolled back")?;
-    row("from abort to the end of the rollback", seconds(began));
-    row("CPU of the coordinator for both", format!("{:.1} s", (cpu_time(pid)? - cpu).as_secs_f64()));
+    row("from abort to the end of the rollback", seconds(began.elapsed()));
+    row("CPU of the coordinator for both", seconds(cpu_time(pid)? - cpu));
     let used = used(&fleet.etcd, &coordinator)?;
     row("memory of the coordinator", format!("{:.0} MB", memory_kb(pid, "VmRSS")? as f64 / 1e3));
     row("database of etcd", format!("{:.0} MB", used.database_mb));
@@ -275,10 +277,6 @@ fn obey(
         etcd.put(&last.into_iter().collect::<Vec<_>>())?;
     }
     Ok(())
-}
-
-fn seconds(began: Instant) -> String {
-    format!("{:.1} s", began.elapsed().as_secs_f64())
 }
 
 fn wait(what: &str, pause: Duration, mut is: impl FnMut() -> Result<bool>) -> Result<()> {

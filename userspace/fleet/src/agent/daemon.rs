@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
 use dcqcn_control_api::{ClientError, Release, Status, lock_path};
+use tokio::task::spawn_blocking;
 
 use super::order::Order;
 use crate::prelude::*;
@@ -12,6 +13,16 @@ use crate::prelude::*;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for changes, the same as the daemon's own.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
+
+/// Sends one request to the daemon from a blocking thread.
+pub(crate) async fn send<T: DeserializeOwned + Send + 'static>(
+    client: &ControlClient,
+    verb: Verb,
+) -> Result<T, ClientError> {
+    let client = client.clone();
+    let result = spawn_blocking(move || client.request(verb)).await;
+    result.unwrap_or_else(|error| Err(ClientError::Answer(error.to_string())))
+}
 
 pub(super) fn name(version: u64) -> String {
     format!("{OVERRIDE_PREFIX}{version}")

@@ -420,10 +420,8 @@ mod tests {
             changes.into_iter().map(|Difference { setting, old, new }| [setting, old, new]).collect()
         };
         assert!(shown(&version(4, "400KB", 1)).is_empty(), "it is active");
-        assert_eq!(
-            shown(&version(5, "800KB", 1)),
-            [["all: eth* wred.3.kmax", "400KB", "800KB"].map(String::from)]
-        );
+        let expected = ["all: eth* wred.3.kmax", "400KB", "800KB"].map(String::from);
+        assert_eq!(shown(&version(5, "800KB", 1)), [expected]);
         let none = ActiveVersion { active: None, last: 0 };
         assert_eq!(none.again(version(1, "300KB", 2)).policy.max_unavailable, 2);
     }

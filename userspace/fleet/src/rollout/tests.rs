@@ -136,10 +136,8 @@ fn dead_canary_rolls_back_in_each_phase() {
         let wave = fleet.forward().map(|forward| forward.wave);
         fleet.host("a01").is_away = true;
         let outcome = fleet.run();
-        assert!(
-            !outcome.is_done && outcome.reason.contains("for 5 s since the change"),
-            "{name}: {outcome:?}"
-        );
+        let is_lost = outcome.reason.contains("for 5 s since the change");
+        assert!(!outcome.is_done && is_lost, "{name}: {outcome:?}");
         let changed = fleet.stored.steps.iter().filter(|step| fleet.ordered_at(&step.host).is_some());
         assert_eq!(changed.map(|step| step.wave).max(), wave, "{name}: no wave began while it was silent");
         assert_eq!(fleet.state("a01"), State::Unheard, "{name}: it goes back when it returns");
@@ -178,11 +176,7 @@ fn long_outage_in_each_phase_is_harmless() {
             fleet.hosts.values_mut().for_each(|host| host.is_away = is_lapsed);
             fleet.step(outage_ms);
             assert!(fleet.stored.clock_ms - clock_ms <= MOST_ELAPSED_MS, "{name}");
-            assert_eq!(
-                fleet.forward().map(|forward| forward.wave),
-                wave,
-                "{name}: evaluated with old reports"
-            );
+            assert_eq!(fleet.forward().map(|now| now.wave), wave, "{name}: evaluated with old reports");
             for (index, host) in names.iter().enumerate() {
                 fleet.host(host).is_away = false;
                 fleet.apply_orders();

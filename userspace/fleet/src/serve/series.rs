@@ -312,10 +312,7 @@ mod tests {
         let many: Vec<Qp> = (0..64).map(|n| qp(n, 1_000 + u64::from(n))).collect();
         track.add_qps(&Ok(many.clone()));
         let latest = track.latest();
-        assert_eq!(
-            (latest["qps"].as_array().unwrap().len(), latest["busiest"].as_array().unwrap().len()),
-            (8, 16)
-        );
+        assert_eq!(["qps", "busiest"].map(|name| latest[name].as_array().unwrap().len()), [8, 16]);
         track.add(Point { t: 2.0, values: values() }, MAX_GAP_S);
         let mut turned = many.clone();
         turned[..CHART_RANK].reverse();
