@@ -57,16 +57,10 @@ impl FleetFixture {
     /// Starts the agent of a host with a command prefix, for example `faketime -f +7m`.
     pub fn begin_agent_under(&mut self, program: &[&str], host: &str) -> Result<()> {
         let control = self.dir.path().join(format!("{host}.control"));
-        let child = self
-            .command_under(
-                program,
-                &["agent", "--look", "250ms", "--every", "1s", "--ttl", "3s", "--name", host],
-            )?
-            .arg("--control")
-            .arg(control)
-            .args(["--label", &format!("rack={}", &host[..2])])
-            .spawn()?;
-        self.agents.insert(host.to_owned(), Running(child));
+        let words = ["agent", "--look", "250ms", "--every", "1s", "--ttl", "3s", "--name", host];
+        let mut command = self.command_under(program, &words)?;
+        command.arg("--control").arg(control).args(["--label", &format!("rack={}", &host[..2])]);
+        self.agents.insert(host.to_owned(), Running(command.spawn()?));
         Ok(())
     }
 
