@@ -121,9 +121,8 @@ impl Etcd {
 
     pub fn leader(&self) -> Result<usize> {
         wait_for(TIMEOUT, || {
-            for (index, member) in
-                self.members.iter().enumerate().filter(|(_, member)| member.child.is_some())
-            {
+            let running = self.members.iter().enumerate().filter(|(_, member)| member.child.is_some());
+            for (index, member) in running {
                 let endpoint = format!("{}://{}:{}", self.scheme, self.address, member.client);
                 let output = self.ctl_at(&endpoint, &["endpoint", "status", "--write-out=fields"])?;
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();

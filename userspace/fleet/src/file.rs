@@ -125,13 +125,9 @@ fn read_gate(table: Table) -> Result<Gate> {
                     )
                 })?;
                 let times = if measure.is_less_worse() { 0.0..=1.0 } else { 1.0..=1e6 };
-                ensure!(
-                    times.contains(&limit.times),
-                    "[gate] {name}: times = {} is out of range: {} to {}",
-                    limit.times,
-                    times.start(),
-                    times.end()
-                );
+                let (chosen, low, high) = (limit.times, times.start(), times.end());
+                let is_valid = times.contains(&chosen);
+                ensure!(is_valid, "[gate] {name}: times = {chosen} is out of range: {low} to {high}");
                 gate.limits.insert(name, limit);
             }
         }
@@ -196,10 +192,8 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
     let wave = read.with_context(|| {
         format!("wave = {wave} is not a number of hosts; write, for example, 10 or \"25%\"")
     })?;
-    ensure!(
-        (1..=UNAVAILABLE_LIMIT).contains(&max_unavailable),
-        "max_unavailable = {max_unavailable} is out of range: 1 to {UNAVAILABLE_LIMIT}"
-    );
+    let is_valid = (1..=UNAVAILABLE_LIMIT).contains(&max_unavailable);
+    ensure!(is_valid, "max_unavailable = {max_unavailable} is out of range: 1 to {UNAVAILABLE_LIMIT}");
     let (soak_ms, patience_ms) = (time("soak", &soak)?, time("patience", &patience)?);
     ensure!(patience_ms >= 1_000, "patience = \"{patience}\" is out of range: 1s to 1day");
     Ok(Policy { canary, wave, max_unavailable, soak_ms, patience_ms, gate })
@@ -212,11 +206,8 @@ fn read_group(group: FileGroup) -> Result<Group> {
     }
     ensure!(!interface.is_empty(), "no [[group.interface]]; add the configuration of its interfaces");
     let text = toml::to_string(&BTreeMap::from([("interface", interface)]))?;
-    ensure!(
-        text.len() <= MAX_TEXT_BYTES,
-        "configuration has {} bytes; the limit is {MAX_TEXT_BYTES}",
-        text.len()
-    );
+    let (bytes, limit) = (text.len(), MAX_TEXT_BYTES);
+    ensure!(bytes <= limit, "configuration has {bytes} bytes; the limit is {limit}");
     Ok(Group { name, hosts, labels, text })
 }
 

@@ -244,15 +244,10 @@ impl Store {
     pub(crate) async fn edit(&mut self, event: Event<'_>) -> Result<(Rollout, Vec<String>)> {
         for _ in 0..EDITS {
             let (rollout, revision) = self.rollout().await?.context(NO_ROLLOUT)?;
-            if rollout.is_over() {
-                bail!("no rollout is in progress; version {} is {}", rollout.version, rollout.status());
-            }
+            let (version, status) = (rollout.version, rollout.status());
+            ensure!(!rollout.is_over(), "no rollout is in progress; version {version} is {status}");
             if matches!(rollout.phase, Phase::Back { .. }) && !matches!(event, Event::Abort { .. }) {
-                bail!(
-                    "cannot pause or resume version {}: it is {}; wait for its end",
-                    rollout.version,
-                    rollout.status()
-                );
+                bail!("cannot pause or resume version {version}: it is {status}; wait for its end");
             }
             let before = rollout.steps.clone();
             let (edited, effects) = next(rollout, event);
@@ -344,10 +339,8 @@ impl Store {
             let deletes: Vec<TxnOp> = keys.map(|key| TxnOp::delete(key, None)).collect();
             let versions = Compare::create_revision(self.key("versions/"), CompareOp::Less, seen + 1);
             let txn = Txn::new().when([versions.with_prefix()]).and_then(deletes);
-            ensure!(
-                self.txn(txn).await?.succeeded(),
-                "cannot prune: a rollout began in the meantime; try again"
-            );
+            let is_pruned = self.txn(txn).await?.succeeded();
+            ensure!(is_pruned, "cannot prune: a rollout began in the meantime; try again");
         }
         Ok(())
     }
@@ -486,10 +479,8 @@ pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
 fn text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(value)?;
     let length = text.len();
-    ensure!(
-        length <= MAX_RECORD_BYTES,
-        "cannot write a record of {length} bytes: the limit is {MAX_RECORD_BYTES}"
-    );
+    let limit = MAX_RECORD_BYTES;
+    ensure!(length <= limit, "cannot write a record of {length} bytes: the limit is {limit}");
     Ok(text)
 }
 

@@ -93,17 +93,15 @@ async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String
     if target.group.is_none() {
         return Ok(Ok(None));
     }
-    let Some(version) = store.find_version(target.version).await? else {
-        return Ok(Err(anyhow::anyhow!("version {} does not exist in etcd", target.version)));
+    let number = target.version;
+    let Some(version) = store.find_version(number).await? else {
+        return Ok(Err(anyhow::anyhow!("version {number} does not exist in etcd")));
     };
     Ok(version.and_then(|version| {
         let text = version.text_of(target.group.as_deref()).map(str::to_owned);
-        let text = text.with_context(|| format!("version {} has no such group", target.version))?;
-        ensure!(
-            target.hash.as_ref() == Some(&hash(&text)),
-            "version {} differs from the ordered content: its number was used twice",
-            target.version
-        );
+        let text = text.with_context(|| format!("version {number} has no such group"))?;
+        let is_same = target.hash.as_ref() == Some(&hash(&text));
+        ensure!(is_same, "version {number} differs from the ordered content: its number was used twice");
         Ok(Some(text))
     }))
 }

@@ -138,8 +138,8 @@ impl ActiveVersion {
     /// from another group.
     fn with_group(&self, groups: Vec<Group>, name: &str) -> Result<Vec<Group>> {
         let group = groups.into_iter().find(|group| group.name == name);
-        let group =
-            group.with_context(|| format!("cannot apply group `{name}`: the file has no such group"))?;
+        let failed = || format!("cannot apply group `{name}`: the file has no such group");
+        let group = group.with_context(failed)?;
         let mut chosen = self.active.as_ref().map(|version| version.groups.clone()).unwrap_or_default();
         match chosen.iter_mut().find(|old| old.name == name) {
             Some(old) => *old = group,
@@ -178,10 +178,8 @@ async fn begin(
     let (by, at, version) = (author(), rfc3339(SystemTime::now()), existing.next(&snapshot)?);
     let mut next = Version { version, by, at, why, ..next };
     if let Some(most) = max_unavailable {
-        ensure!(
-            (1..=UNAVAILABLE_LIMIT).contains(&most),
-            "--max-unavailable = {most} is out of range: 1 to {UNAVAILABLE_LIMIT}"
-        );
+        let is_valid = (1..=UNAVAILABLE_LIMIT).contains(&most);
+        ensure!(is_valid, "--max-unavailable = {most} is out of range: 1 to {UNAVAILABLE_LIMIT}");
         next.policy.max_unavailable = most;
     }
     let mut rollout = plan(&next, &snapshot.members, &snapshot.desired_configs, &snapshot.hosts);
@@ -269,8 +267,7 @@ pub(super) async fn interrupted() -> Result<()> {
 }
 
 fn refuse_second(snapshot: &Snapshot) -> Result<()> {
-    if let Some(rollout) = snapshot.in_progress() {
-        let Rollout { version, by, .. } = rollout;
+    if let Some(Rollout { version, by, .. }) = snapshot.in_progress() {
         bail!(
             "the rollout of version {version} by {by} is in progress; wait for its end (`dcqcn-fleet status`) or abort it (`dcqcn-fleet abort`)"
         );

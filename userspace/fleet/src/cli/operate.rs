@@ -75,11 +75,8 @@ pub(super) async fn forget(mut store: Store, host: String, out: &mut Output<'_>)
     ensure!(snapshot.names.contains(&host), "cannot forget {host}: the fleet has no such host");
     ensure!(!snapshot.hosts.contains_key(&host), "cannot forget {host}: its agent reports; stop it first");
     if let Ok(Some((rollout, _))) = snapshot.rollout() {
-        let is_part = rollout.steps.iter().any(|step| step.host == host);
-        ensure!(
-            rollout.is_over() || !is_part,
-            "cannot forget {host}: it is part of the current rollout; wait for its end"
-        );
+        let is_free = rollout.is_over() || rollout.steps.iter().all(|step| step.host != host);
+        ensure!(is_free, "cannot forget {host}: it is part of the current rollout; wait for its end");
     }
     store.forget(&host, snapshot.revision).await?;
     out.show_as(&BTreeMap::from([("host", &host)]), format_args!("{host}: records deleted\n"))
