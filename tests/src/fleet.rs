@@ -13,7 +13,6 @@ use crate::prelude::*;
 pub use daemon::{Behaviour, MockDaemon};
 pub use etcd::Etcd;
 
-/// Time limit for a fleet to reach a state.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// `[rollout]` that watches no host.
 pub const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
@@ -58,16 +57,10 @@ impl FleetFixture {
     /// Starts the agent of a host with a command prefix, for example `faketime -f +7m`.
     pub fn begin_agent_under(&mut self, program: &[&str], host: &str) -> Result<()> {
         let control = self.dir.path().join(format!("{host}.control"));
-        let child = self
-            .command_under(
-                program,
-                &["agent", "--look", "250ms", "--every", "1s", "--ttl", "3s", "--name", host],
-            )?
-            .arg("--control")
-            .arg(control)
-            .args(["--label", &format!("rack={}", &host[..2])])
-            .spawn()?;
-        self.agents.insert(host.to_owned(), Running(child));
+        let words = ["agent", "--look", "250ms", "--every", "1s", "--ttl", "3s", "--name", host];
+        let mut command = self.command_under(program, &words)?;
+        command.arg("--control").arg(control).args(["--label", &format!("rack={}", &host[..2])]);
+        self.agents.insert(host.to_owned(), Running(command.spawn()?));
         Ok(())
     }
 
@@ -84,7 +77,6 @@ impl FleetFixture {
         self.command_under(&[], words)
     }
 
-    /// As [`Self::command`], with a command prefix.
     pub fn command_under(&self, program: &[&str], words: &[&str]) -> Result<Command> {
         let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = match program.split_first() {
@@ -100,7 +92,6 @@ impl FleetFixture {
         Ok(command)
     }
 
-    /// File with the processes' logs.
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }
@@ -159,7 +150,6 @@ impl FleetFixture {
         })
     }
 
-    /// Writes [`file()`], and returns its path.
     pub fn file(&self, rollout: &str, parameters: &str) -> Result<String> {
         let path = self.dir.path().join("fleet.toml");
         fs::write(&path, file(rollout, parameters))?;
@@ -215,7 +205,6 @@ pub fn reporting_hosts(status: &Value) -> usize {
     hosts.iter().filter(|host| host["is_there"] == true).count()
 }
 
-/// Commands for certificates.
 const SECURE_PAGE: &str = include_str!("../../docs/how-to/secure-a-fleet.md");
 /// The option that distinguishes the renewal of the authority.
 const RENEW: &str = "-key ca.key";
@@ -226,7 +215,6 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Creates an authority in `dir`.
     pub fn new(dir: &Path) -> Result<Self> {
         let authority = Self { dir: dir.to_owned() };
         authority.run(|line| ["h1", "etcd1", RENEW].iter().all(|other| !line.contains(other)), "", "")?;
@@ -242,7 +230,6 @@ impl Authority {
         self.run(|line| line.contains("etcd1"), "10.0.0.1", "127.0.0.1")
     }
 
-    /// Renews the authority's own certificate.
     pub fn renew(&self) -> Result<()> {
         self.run(|line| line.contains(RENEW), "", "")
     }
@@ -261,7 +248,6 @@ impl Authority {
         Ok(())
     }
 
-    /// Path of a file of the authority.
     pub fn file(&self, name: &str) -> Result<String> {
         Ok(self.dir.join(name).to_str().context("path is not UTF-8")?.to_owned())
     }
@@ -275,7 +261,6 @@ fn library() -> String {
     format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", env::consts::ARCH)
 }
 
-/// An adjustable wall clock.
 pub struct Clock {
     file: NamedTempFile,
     environment: [String; 4],
@@ -310,7 +295,6 @@ impl Clock {
         Ok(fs::write(self.file.path(), offset)?)
     }
 
-    /// Command prefix that runs a program with this clock.
     pub fn program(&self) -> Vec<&str> {
         ["env"].into_iter().chain(self.environment.iter().map(String::as_str)).collect()
     }

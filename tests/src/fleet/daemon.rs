@@ -12,11 +12,8 @@ use dcqcn_support::sync::lock;
 
 use crate::prelude::*;
 
-/// Packets per second of a host.
 const PACKETS_PER_S: u64 = 10_000;
-/// Queue pairs (QPs) in a snapshot.
 const QPS: u64 = 1_000;
-/// Line rate, in bit/s.
 const LINE: u64 = 25_000_000_000;
 const MARKS: u64 = 500;
 
@@ -25,14 +22,16 @@ pub enum Behaviour {
     /// Applies versions; `rpg_gd = 15` increases marks.
     #[default]
     Good,
-    /// Rejects versions.
     Refuses,
-    /// Changes take this long.
     Slow(Duration),
     /// The next applied version stops the traffic, but the QPs remain.
     Silent,
     /// The next applied version halves the traffic.
     Half,
+}
+
+fn counts(data_packets: u64, marked_packets: u64) -> Counts {
+    Counts { attached_at_ns: 1, data_packets, marked_packets, ..Counts::default() }
 }
 
 #[derive(Default)]
@@ -76,7 +75,6 @@ impl State {
     }
 }
 
-/// Handle of a mock daemon.
 #[derive(Clone)]
 pub struct MockDaemon(Arc<Mutex<State>>);
 
@@ -95,7 +93,6 @@ impl MockDaemon {
         Ok(daemon)
     }
 
-    /// Changes the behaviour.
     pub fn be(&self, nature: Behaviour) {
         self.lock().nature = nature;
     }
@@ -105,7 +102,6 @@ impl MockDaemon {
         self.lock().switch_to(None);
     }
 
-    /// Name of the active configuration.
     pub fn name(&self) -> Option<String> {
         Some(self.lock().active.clone()?.0)
     }
@@ -132,35 +128,18 @@ impl MockDaemon {
         };
         let wave = |n: u64| (at_ns / 1_000_000_000 * 37 + n * 101) % 1_000;
         let seen = |n: u64| {
-            let counts = Counts {
-                attached_at_ns: 1,
-                data_packets: packets,
-                marked_packets: packets / 50,
-                flows: QPS,
-                ..Counts::default()
-            };
+            let counts = Counts { flows: QPS, ..counts(packets, packets / 50) };
             let (kmin_bytes, kmax_bytes, depth_bytes) = (50_000, 200_000, wave(n) * 200);
             let class =
                 Class { tc: 3, ecn: true, kmin_bytes, kmax_bytes, depth_bytes, packets, ..Class::default() };
-            InterfaceSnapshot {
-                counts,
-                role: "host".into(),
-                pacer: "fq".into(),
-                line_rate_bps: LINE,
-                classes: vec![class],
-            }
+            let [role, pacer] = ["host", "fq"].map(String::from);
+            InterfaceSnapshot { counts, role, pacer, line_rate_bps: LINE, classes: vec![class] }
         };
         let qp = |n: u64| {
-            let rate_bps = LINE * (wave(n) + 1) / 1_000;
-            Qp {
-                address: format!("10.0.{}.{}", n / 250, n % 250 + 1),
-                qpn: n as u32 + 0x11,
-                state: "additive-increase".into(),
-                rate_bps,
-                target_bps: rate_bps,
-                throughput_bps: rate_bps as f64,
-                cnps_handled: n as u32,
-            }
+            let (address, state) = (format!("10.0.{}.{}", n / 250, n % 250 + 1), "additive-increase".into());
+            let (qpn, cnps_handled, rate_bps) = (n as u32 + 0x11, n as u32, LINE * (wave(n) + 1) / 1_000);
+            let throughput_bps = rate_bps as f64;
+            Qp { address, qpn, state, rate_bps, target_bps: rate_bps, throughput_bps, cnps_handled }
         };
         let mut busiest: Vec<Qp> = (0..QPS).map(qp).collect();
         busiest.sort_by(|a, b| b.throughput_bps.total_cmp(&a.throughput_bps));
@@ -194,26 +173,17 @@ impl MockDaemon {
             (Verb::Health {}, _) => {
                 let mut state = self.lock();
                 state.count();
-                let counts = Counts {
-                    attached_at_ns: 1,
-                    data_packets: state.packets as u64,
-                    marked_packets: state.marks as u64,
-                    kmax_bytes: 200_000,
-                    queue_pairs: Some(QPS),
-                    ..Counts::default()
-                };
+                let counts = counts(state.packets as u64, state.marks as u64);
+                let counts = Counts { kmax_bytes: 200_000, queue_pairs: Some(QPS), ..counts };
                 let interfaces = [("eth0".to_owned(), counts)].into();
                 Answer::of(Ok(Health { at_ns: monotonic_ns(), interfaces, failing: Vec::new() }))
             }
             (Verb::Snapshot(request), _) => Answer::of(Ok(self.snapshot(request.most))),
             (Verb::Parameters(_), _) => {
-                let value = |key: Key| {
-                    (
-                        key.to_string(),
-                        ParameterValue { text: key.default_text(), bounds: Some(key.allowed()) },
-                    )
-                };
-                Answer::of(Ok(Values { parameters: Key::all().map(value).collect() }))
+                let value =
+                    |key: Key| ParameterValue { text: key.default_text(), bounds: Some(key.allowed()) };
+                let parameters = Key::all().map(|key| (key.to_string(), value(key))).collect();
+                Answer::of(Ok(Values { parameters }))
             }
             (Verb::Changes {}, _) => Answer::of(Ok(Changes::default())),
             (Verb::Config {}, _) => Answer::of(Ok(None::<Override>)),

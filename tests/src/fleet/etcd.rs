@@ -11,15 +11,12 @@ struct Member {
     child: Option<Running>,
 }
 
-/// A cluster; dropping it kills the members.
 pub struct Etcd {
     dir: TempDir,
     members: Vec<Member>,
     options: Vec<String>,
     address: Ipv4Addr,
-    /// `https` or `http`.
     scheme: &'static str,
-    /// Options of `etcdctl`.
     ctl: Vec<String>,
 }
 
@@ -74,7 +71,6 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// Starts or restarts a member.
     pub fn begin(&mut self, index: usize) -> Result<()> {
         let address = self.address;
         let cluster: Vec<String> = self
@@ -125,9 +121,8 @@ impl Etcd {
 
     pub fn leader(&self) -> Result<usize> {
         wait_for(TIMEOUT, || {
-            for (index, member) in
-                self.members.iter().enumerate().filter(|(_, member)| member.child.is_some())
-            {
+            let running = self.members.iter().enumerate().filter(|(_, member)| member.child.is_some());
+            for (index, member) in running {
                 let endpoint = format!("{}://{}:{}", self.scheme, self.address, member.client);
                 let output = self.ctl_at(&endpoint, &["endpoint", "status", "--write-out=fields"])?;
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -149,7 +144,6 @@ impl Etcd {
         })
     }
 
-    /// Runs `etcdctl` with these arguments.
     pub fn ctl(&self, words: &[&str]) -> Result<Output> {
         self.ctl_at(&self.endpoints(), words)
     }

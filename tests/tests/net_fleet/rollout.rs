@@ -19,11 +19,8 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     let good = fixture.file(FAST, "rpg_gd = 12")?;
     let plan = fixture.text(&["apply", &good, "--dry-run"])?;
     assert!(plan.contains("version 1, first: h000\nversion 1, wave 1: h001, h002, h003\n"), "{plan}");
-    assert!(
-        plan.contains("all: eth* parameters.rpg_gd")
-            && fixture.text(&["history"])?.contains("no version yet"),
-        "{plan}"
-    );
+    assert_contains(&plan, "all: eth* parameters.rpg_gd");
+    assert_contains(&fixture.text(&["history"])?, "no version yet");
     let message = fixture.text(&apply(&good, &["--why", "a first try"]))?;
     assert!(message.contains("version 1 is active: 5 hosts changed"), "{message}");
     for daemon in fixture.daemons.values() {
@@ -56,11 +53,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     fixture.wait("the host is away", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 4))?;
     let message = fixture.apply(FAST, "rpg_gd = 14")?;
     assert!(message.contains("4 hosts changed, 1 away"), "{message}");
-    assert_eq!(
-        fixture.daemons["h004"].name().as_deref(),
-        Some("fleet 1"),
-        "nothing changes without an agent"
-    );
+    assert_eq!(fixture.daemons["h004"].name().as_deref(), Some("fleet 1"), "no change without an agent");
     fixture.begin_agent("h004")?;
     fixture.add("h005")?;
     fixture.wait_for_daemons("the returned host has the version", |host, daemon| {
@@ -124,10 +117,8 @@ fn simultaneous_applies_begin_one_rollout() -> Result<()> {
         let mut both = [spawn()?, spawn()?];
         let codes = [both[0].wait()?.code(), both[1].wait()?.code()];
         // The slower one finds the rollout in progress or over.
-        assert!(
-            codes.contains(&Some(0)) && codes.iter().all(|code| [Some(0), Some(1)].contains(code)),
-            "{codes:?}"
-        );
+        let is_right = codes.contains(&Some(0)) && codes.iter().all(|code| [Some(0), Some(1)].contains(code));
+        assert!(is_right, "{codes:?}");
         fixture.wait_for_daemons("every host has the version", |_, daemon| {
             daemon.text().is_some_and(|text| text.contains(&format!("rpg_gd = {gd}")))
         })?;

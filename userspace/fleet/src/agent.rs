@@ -3,27 +3,18 @@
 //! The agent is stateless: the daemon persists the active configuration, and etcd the order. During an etcd outage the
 //! configuration remains active.
 
-mod daemon;
+pub(crate) mod daemon;
 mod lease;
 mod order;
-mod pending;
 pub(crate) mod rates;
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use anyhow::{Error, Result};
-use dcqcn_control_api::Status;
+use anyhow::Error;
+use dcqcn_control_api::{ClientError, Status};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use crate::file::Labels;
-use crate::record::{Member, Report, Tried};
-use crate::store::Store;
-use daemon::{ApplyResult, DaemonClient};
-use lease::Reporting;
+use crate::prelude::*;
+use daemon::DaemonClient;
 use order::{LatestOrder, Order};
-use pending::{BUSY, Pending, REFUSED};
 use rates::Window;
 
 /// A change that takes longer is reported as in progress.
@@ -31,15 +22,12 @@ const PROGRESS_DELAY: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Host name in the fleet.
     pub(crate) host: String,
     pub(crate) labels: Labels,
     pub(crate) control: PathBuf,
     /// Reporting period while nothing changes.
     pub(crate) every: Duration,
-    /// Lease time of reports, in seconds.
     pub(crate) ttl_s: i64,
-    /// Sampling period of the daemon's counters.
     pub(crate) look: Duration,
 }
 
@@ -49,14 +37,10 @@ struct Agent {
     window: Window,
     tried: Option<Tried>,
     pending: Option<Pending>,
-    /// Last logged complaints.
     logged: String,
 }
 
-/// Runs until it is dropped. Failures are logged and retried.
-///
-/// # Errors
-/// Another agent controls the daemon.
+/// Runs until it is dropped, unless another agent controls the daemon. Other failures are logged and retried.
 pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
     let mut agent = Agent::new(options.clone());
     agent.daemon.claim().map_err(Error::msg)?;
@@ -64,9 +48,7 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
     let (period_sender, fleet) = watch::channel(None);
     let watching = order::follow(store.clone(), options.host.clone(), sender, period_sender);
     let (reports, reported) = watch::channel(None);
-    let member = Member { labels: options.labels.clone() };
-    let (host, ttl_s, every) = (options.host.clone(), options.ttl_s, options.every);
-    let reporting = lease::report(Reporting { store, host, member, ttl_s, every, fleet }, reported);
+    let reporting = lease::report(store, options, fleet, reported);
     let working = async {
         let mut tick = interval(agent.options.look);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -162,14 +144,15 @@ impl Agent {
         let version = target.version;
         let (by, why) = (&order.desired.by, &order.desired.why);
         match self.daemon.apply(order).await {
-            ApplyResult::Active { changed } => {
+            Ok(changed) => {
                 if changed {
                     self.window.clear();
                 }
                 tracing::info!(version, changed, by, why, "configuration active");
                 (self.tried, self.pending) = (Some(Tried { target, error: None }), None);
             }
-            ApplyResult::Refused(error) => {
+            Err(error) if error.is_refusal() => {
+                let error = error.to_string();
                 // Log the first rejection only: the order is retried for as long as it exists.
                 if self.tried.as_ref().is_none_or(|tried| !tried.concerns(&target)) {
                     tracing::error!(
@@ -181,11 +164,13 @@ impl Agent {
                 self.tried = Some(Tried { target, error: Some(error) });
                 self.pending = Some(Pending::after(self.pending.take(), version, REFUSED, None));
             }
-            ApplyResult::Busy(error) => {
-                self.pending = Some(Pending::after(self.pending.take(), version, BUSY, Some(error)));
+            // A change of unknown result may still complete.
+            Err(error @ (ClientError::Busy(_) | ClientError::Unknown(_))) => {
+                let why = Some(error.to_string());
+                self.pending = Some(Pending::after(self.pending.take(), version, BUSY, why));
             }
             // No backoff: the next step retries, which is cheap.
-            ApplyResult::Unreachable(error) => return Some(error),
+            Err(error) => return Some(error.to_string()),
         }
         None
     }
@@ -210,12 +195,41 @@ impl Agent {
     }
 }
 
-/// Problems that the daemon reports in its status.
 fn complaints(status: &Status) -> Vec<String> {
     let failing = status.failing.iter().map(|one| format!("{}: {}", one.interface, one.error));
     let stuck = status.stuck.iter().map(|what| format!("the daemon is stalled: {what}"));
     let overdue = status.overdue.iter().map(|what| format!("the daemon cannot revert: {what}"));
     failing.chain(stuck).chain(overdue).collect()
+}
+
+/// Exponential backoff: the first pause, which doubles with each retry, and the longest.
+type Pauses = (Duration, Duration);
+
+/// Backoff after a transient error: a lock is held, or an unconfirmed trial is pending.
+const BUSY: Pauses = (Duration::from_secs(1), Duration::from_secs(30));
+/// Backoff after a rejection. A rejection may be temporary too (full disk, bounds in the host's own file), but every attempt is
+/// logged on the host. The default `patience` of 60 s allows two retries.
+const REFUSED: Pauses = (Duration::from_secs(10), Duration::from_secs(300));
+
+#[derive(Debug)]
+struct Pending {
+    version: u64,
+    at: Instant,
+    pause: Duration,
+    why: Option<String>,
+}
+
+impl Pending {
+    /// Schedules a retry after a failed attempt at `version`; `before` is the previous retry, if any.
+    fn after(before: Option<Self>, version: u64, (first, longest): Pauses, why: Option<String>) -> Self {
+        let before = before.filter(|before| before.concerns(version));
+        let pause = before.map_or(first, |before| (before.pause * 2).clamp(first, longest));
+        Self { version, at: Instant::now() + pause, pause, why }
+    }
+
+    const fn concerns(&self, version: u64) -> bool {
+        self.version == version
+    }
 }
 
 #[cfg(test)]

@@ -3,24 +3,16 @@
 mod apply;
 mod operate;
 
+use std::env;
 use std::process::ExitCode;
-use std::time::Duration;
-use std::{env, fmt};
 
-use anyhow::Result;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use dcqcn_params::quantity::parse_time_ns;
-use dcqcn_support::cli::{GenerateCommand, Output, arguments, log_to_stderr, message};
+use dcqcn_support::cli::{GenerateCommand, arguments, log_to_stderr};
 use nix::unistd::{Uid, User, gethostname};
-use serde::Serialize;
-use tokio::time::sleep;
 
-use crate::file::{Difference, differences};
-use crate::history::History;
-use crate::reach::EtcdOptions;
-use crate::status::Status;
-use crate::store::{Mirror, Store};
+use crate::prelude::*;
+use crate::status::{History, Status};
 
 const AFTER_HELP: &str = "\
 The desired state is stored in etcd as numbered versions. An agent on each host forwards it to the daemon
@@ -61,14 +53,74 @@ enum Command {
     Apply(apply::ApplyArgs),
     Rollback(apply::RollbackArgs),
     Coordinate(operate::CoordinateArgs),
-    Status(StatusArgs),
-    History(HistoryArgs),
-    Diff(DiffArgs),
-    Pause(operate::PauseArgs),
-    Resume(operate::ResumeArgs),
-    Abort(operate::AbortArgs),
-    Forget(operate::ForgetArgs),
-    Prune(operate::PruneArgs),
+    /// Show the current or last rollout, and all hosts with their ordered version, active version and health.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-fleet status
+  dcqcn-fleet status --watch
+  dcqcn-fleet status --json | jq '.hosts[] | select(.is_there | not) | .host'")]
+    Status {
+        /// Print changes every two seconds until the current rollout has ended.
+        #[arg(long)]
+        watch: bool,
+    },
+    /// List all versions with author, time, reason and outcome.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-fleet history
+  dcqcn-fleet history --json")]
+    History {},
+    /// Show the settings that differ between two versions.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-fleet diff 6 7
+  dcqcn-fleet diff 0 7")]
+    Diff {
+        /// Old version; 0 means no fleet.
+        old: u64,
+        /// New version.
+        new: u64,
+    },
+    /// Stop changing further hosts in the current rollout. Rejections, lost hosts and harm still roll it back.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-fleet pause")]
+    Pause {},
+    /// Continue a paused rollout. If it paused for lack of evaluated hosts, this approves the wave.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-fleet resume")]
+    Resume {},
+    /// Abort the current rollout, and roll back every host that it changed.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-fleet abort --why CHG-1234
+  dcqcn-fleet abort --wait")]
+    Abort {
+        /// Reason, stored in the history and the audit logs.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        why: String,
+        /// Execute the rollback and wait for its end.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Delete the records of a host that has left the fleet. If its agent reports again, the host is added again.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-fleet forget st7")]
+    Forget {
+        /// The host.
+        host: String,
+    },
+    /// Delete old versions, except those that a host has, is ordered to have, or may be rolled back to.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-fleet prune --keep 20")]
+    Prune {
+        /// Number of latest versions to keep.
+        #[arg(long, value_name = "VERSIONS", default_value_t = 20)]
+        keep: usize,
+    },
     #[command(subcommand, hide = true)]
     Generate(GenerateCommand),
 }
@@ -78,21 +130,13 @@ impl Cli {
         if let Command::Generate(command) = self.command {
             return command.run(out, Self::command(), &[]);
         }
-        if matches!(
-            self.command,
-            Command::Apply(_)
-                | Command::Rollback(_)
-                | Command::Pause(_)
-                | Command::Resume(_)
-                | Command::Abort(_)
-                | Command::Forget(_)
-                | Command::Prune(_)
-        ) {
+        // Services print nothing.
+        if !matches!(self.command, Command::Status { .. } | Command::History {} | Command::Diff { .. }) {
             out.set_changes();
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
-            let store = match self.command {
+            let mut store = match self.command {
                 // A page for one host does not need etcd.
                 Command::Serve(args) if !args.fleet => {
                     return service(&self.reach, args.run(None)).await;
@@ -105,14 +149,15 @@ impl Cli {
                 Command::Apply(args) => args.run(store, out).await,
                 Command::Rollback(args) => args.run(store, out).await,
                 Command::Coordinate(args) => args.run(store, &self.reach).await,
-                Command::Status(args) => args.run(store, out).await,
-                Command::History(args) => args.run(store, out).await,
-                Command::Diff(args) => args.run(store, out).await,
-                Command::Pause(args) => args.run(store, out).await,
-                Command::Resume(args) => args.run(store, out).await,
-                Command::Abort(args) => args.run(store, out).await,
-                Command::Forget(args) => args.run(store, out).await,
-                Command::Prune(args) => args.run(store, out).await,
+                Command::Status { watch } => status(store, watch, out).await,
+                Command::History {} => out.show(&History::read(&mut store).await?),
+                Command::Diff { old, new } => diff(store, old, new, out).await,
+                // No check for a coordinator: without one the rollout does not proceed either.
+                Command::Pause {} => operate::edit(&mut store, out, Event::Pause { by: &author() }).await,
+                Command::Resume {} => operate::resume(store, out).await,
+                Command::Abort { why, wait } => operate::abort(store, &why, wait, out).await,
+                Command::Forget { host } => operate::forget(store, host, out).await,
+                Command::Prune { keep } => operate::prune(store, keep, out).await,
                 Command::Agent(_) | Command::Generate(_) => Ok(()),
             }
         });
@@ -138,11 +183,8 @@ pub fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&arguments(Cli::command(), &WITHOUT_JSON))
         .unwrap_or_else(|error| error.format(&mut Cli::command()).exit());
     log_to_stderr();
-    dcqcn_support::cli::run(
-        cli.json,
-        |out| cli.run(out),
-        |error| error.is::<NotCoordinated>().then_some((3, false)),
-    )
+    let code = |error: &anyhow::Error| error.is::<NotCoordinated>().then_some((3, false));
+    dcqcn_support::cli::run(cli.json, |out| cli.run(out), code)
 }
 
 /// Error: a request was stored in etcd, but no coordinator executes it. Contains the name of the request.
@@ -151,10 +193,10 @@ struct NotCoordinated(&'static str);
 
 impl fmt::Display for NotCoordinated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(what) = self;
         write!(
             f,
-            "cannot {} yet: no coordinator is running; the request is stored in etcd; start `dcqcn-fleet coordinate`",
-            self.0
+            "cannot {what} yet: no coordinator is running; the request is stored in etcd; start `dcqcn-fleet coordinate`"
         )
     }
 }
@@ -175,33 +217,6 @@ fn host() -> String {
     name.unwrap_or_else(|| "localhost".into())
 }
 
-/// List all versions with author, time, reason and outcome.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dcqcn-fleet history
-  dcqcn-fleet history --json")]
-struct HistoryArgs {}
-
-impl HistoryArgs {
-    async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        out.show(&History::read(&mut store).await?)
-    }
-}
-
-/// Show the current or last rollout, and all hosts with their ordered version, active version and health.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dcqcn-fleet status
-  dcqcn-fleet status --watch
-  dcqcn-fleet status --json | jq '.hosts[] | select(.is_there | not) | .host'")]
-struct StatusArgs {
-    /// Print changes every two seconds until the current rollout has ended.
-    #[arg(long)]
-    watch: bool,
-}
-
 /// Parses a period that limits writes to etcd.
 fn report_period(text: &str) -> Result<Duration, String> {
     at_least(text, Duration::from_secs(1), "1s")
@@ -220,48 +235,33 @@ fn at_least(text: &str, shortest: Duration, shown: &str) -> Result<Duration, Str
 /// Time between two updates.
 const TICK: Duration = Duration::from_secs(2);
 
-impl StatusArgs {
-    async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        if !self.watch {
-            return out.show(&Status::new(&store.snapshot().await?));
+async fn status(mut store: Store, watch: bool, out: &mut Output<'_>) -> Result<()> {
+    if !watch {
+        return out.show(&Status::new(&store.snapshot().await?));
+    }
+    let mut mirror = Mirror::new(store);
+    let mut shown = String::new();
+    loop {
+        let status = match mirror.next(TICK).await {
+            Ok(snapshot) => Status::new(&snapshot),
+            // The rollout continues without this command.
+            Err(error) if !shown.is_empty() => {
+                message(format_args!("warning: {error:#}; retrying"));
+                sleep(TICK).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let text = serde_json::to_string(&status)?;
+        if text != shown {
+            out.line(&status)?;
+            out.finish()?;
+            shown = text;
         }
-        let mut mirror = Mirror::new(store);
-        let mut shown = String::new();
-        loop {
-            let status = match mirror.next(TICK).await {
-                Ok(snapshot) => Status::new(&snapshot),
-                // The rollout continues without this command.
-                Err(error) if !shown.is_empty() => {
-                    message(format_args!("warning: {error:#}; retrying"));
-                    sleep(TICK).await;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let text = serde_json::to_string(&status)?;
-            if text != shown {
-                out.line(&status)?;
-                out.finish()?;
-                shown = text;
-            }
-            if status.rollout.as_ref().is_none_or(|rollout| rollout.is_over) {
-                return Ok(());
-            }
+        if status.rollout.as_ref().is_none_or(|rollout| rollout.is_over) {
+            return Ok(());
         }
     }
-}
-
-/// Show the settings that differ between two versions.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dcqcn-fleet diff 6 7
-  dcqcn-fleet diff 0 7")]
-struct DiffArgs {
-    /// Old version; 0 means no fleet.
-    old: u64,
-    /// New version.
-    new: u64,
 }
 
 #[derive(Serialize)]
@@ -271,18 +271,15 @@ struct Report {
     changes: Vec<Difference>,
 }
 
-impl DiffArgs {
-    async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let Self { old, new } = self;
-        let (before, after) = (store.version(old).await?, store.version(new).await?);
-        let changes = differences(&before.groups, &after.groups);
-        let text = if changes.is_empty() {
-            format!("versions {old} and {new} have the same settings\n")
-        } else {
-            Difference::table(&changes, &old.to_string(), &new.to_string()).to_string()
-        };
-        out.show_as(&Report { old, new, changes }, text)
-    }
+async fn diff(mut store: Store, old: u64, new: u64, out: &mut Output<'_>) -> Result<()> {
+    let (before, after) = (store.version(old).await?, store.version(new).await?);
+    let changes = differences(&before.groups, &after.groups);
+    let text = if changes.is_empty() {
+        format!("versions {old} and {new} have the same settings\n")
+    } else {
+        Difference::table(&changes, &old.to_string(), &new.to_string()).to_string()
+    };
+    out.show_as(&Report { old, new, changes }, text)
 }
 
 #[cfg(test)]
@@ -304,14 +301,15 @@ mod tests {
     #[test]
     fn short_periods_are_rejected() {
         let error = |words: &str| Cli::try_parse_from(words.split(' ')).unwrap_err().to_string();
-        for words in ["agent --every 0s", "agent --every 999ms"] {
-            assert!(error(&format!("dcqcn-fleet {words}")).contains("out of range: at least 1s"), "{words}");
-        }
-        for words in ["agent --look 0s", "coordinate --tick 0s", "apply x --tick 9ms"] {
-            assert!(
-                error(&format!("dcqcn-fleet {words}")).contains("out of range: at least 10ms"),
-                "{words}"
-            );
+        for (words, least) in [
+            ("agent --every 0s", "1s"),
+            ("agent --every 999ms", "1s"),
+            ("agent --look 0s", "10ms"),
+            ("coordinate --tick 0s", "10ms"),
+            ("apply x --tick 9ms", "10ms"),
+        ] {
+            let error = error(&format!("dcqcn-fleet {words}"));
+            assert!(error.contains(&format!("out of range: at least {least}")), "{error}");
         }
         assert!(Cli::try_parse_from(["dcqcn-fleet", "agent", "--every", "1s", "--look", "10ms"]).is_ok());
     }

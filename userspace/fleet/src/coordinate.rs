@@ -5,38 +5,30 @@
 
 mod metrics;
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::anyhow;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
 
-use crate::record::{DesiredConfig, Outcome, Version};
-use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State};
-use crate::store::{Mirror, Snapshot, Store, differing, messages};
+use crate::prelude::*;
+use crate::rollout::{PERIOD_MS, State};
+use crate::store::{differing, messages};
 pub(crate) use metrics::{Metrics, serve};
 
 /// Period for writing the rollout's clock when nothing else changes; bounds the waiting time lost
 /// when a coordinator is killed.
 const STORE_PERIOD: Duration = Duration::from_secs(1);
 
-/// End condition of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// The end of this version's rollout.
     Over(u64),
     /// None. Such a coordinator also configures new hosts.
     Forever,
 }
 
-/// State of the rollout in this process.
 struct Work {
     rollout: Rollout,
-    /// State in etcd.
     stored: Rollout,
     revision: i64,
     stepped_at: Instant,
@@ -85,33 +77,36 @@ pub(crate) struct Coordinator<'a> {
     /// Version for new hosts, cached with the revision of the rollout.
     head: Option<(i64, Option<Version>)>,
     metrics: watch::Sender<Metrics>,
-    presence: Arc<Presence>,
+    /// ID of the lease of its registration, 0 if there is none.
+    lease: Arc<AtomicI64>,
 }
 
 impl<'a> Coordinator<'a> {
     pub(crate) fn new(store: Store, tick: Duration, print: &'a mut dyn FnMut(&str)) -> Self {
         let mirror = Mirror::new(store.clone());
-        let metrics = watch::Sender::default();
-        let presence = Arc::default();
-        Self { store, mirror, tick, print, work: None, period_ms: 0, head: None, metrics, presence }
+        let (metrics, lease) = (watch::Sender::default(), Arc::default());
+        Self { store, mirror, tick, print, work: None, period_ms: 0, head: None, metrics, lease }
     }
 
     pub(crate) fn metrics(&self) -> watch::Receiver<Metrics> {
         self.metrics.subscribe()
     }
 
-    /// Runs until the end condition. Errors of etcd are logged and retried.
     pub(crate) async fn run(&mut self, until: Until) -> Result<Option<Outcome>> {
-        let (presence, store) = (Arc::clone(&self.presence), self.store.clone());
+        let (lease, store) = (Arc::clone(&self.lease), self.store.clone());
         tokio::select! {
             outcome = self.run_alone(until) => outcome,
-            () = presence.hold(store) => Ok(None),
+            () = register(&lease, store) => Ok(None),
         }
     }
 
-    /// Unregisters this coordinator, also after [`Self::run`] was dropped.
+    /// Unregisters this coordinator, also after [`Self::run`] was dropped. If etcd does not respond, the registration expires
+    /// with its lease.
     pub(crate) async fn unregister(&self) {
-        self.presence.end(self.store.clone()).await;
+        let lease = self.lease.swap(0, Ordering::Relaxed);
+        if lease != 0 {
+            let _ = timeout(RETRY_DELAY, self.store.client.clone().lease_revoke(lease)).await;
+        }
     }
 
     async fn run_alone(&mut self, until: Until) -> Result<Option<Outcome>> {
@@ -223,7 +218,6 @@ impl<'a> Coordinator<'a> {
         Ok(())
     }
 
-    /// Lengthens the reporting period of agents in a large fleet.
     async fn adjust_period(&mut self, snapshot: &Snapshot) -> Result<()> {
         let period_ms = PERIOD_MS * snapshot.names.len() as u64;
         // Hysteresis of a fifth: do not rewrite it for every new host.
@@ -235,7 +229,6 @@ impl<'a> Coordinator<'a> {
     }
 }
 
-/// The orders among some effects.
 fn desired_configs(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, DesiredConfig)> {
     let why = match &rollout.phase {
         Phase::Back { reason } | Phase::RolledBack { reason } => format!("rolled back: {reason}"),
@@ -253,59 +246,37 @@ fn desired_configs(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Desire
     effects.iter().filter_map(desired).collect()
 }
 
-/// Number of hosts of a rollout by state.
 pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
-    let names = ["waiting", "sent", "applied", "away", "lost", "returning", "returned", "unheard"];
-    let mut tally: BTreeMap<&'static str, usize> = names.map(|name| (name, 0)).into();
-    for step in &rollout.steps {
-        let name = match step.state {
-            State::Waiting => "waiting",
-            State::Sent { .. } => "sent",
-            State::Applied { .. } => "applied",
-            State::Away => "away",
-            State::Lost => "lost",
-            State::Returning { .. } => "returning",
-            State::Returned => "returned",
-            State::Unheard => "unheard",
-        };
-        *tally.entry(name).or_default() += 1;
-    }
-    tally
+    let states: [(&str, fn(State) -> bool); 8] = [
+        ("waiting", |state| state == State::Waiting),
+        ("sent", |state| matches!(state, State::Sent { .. })),
+        ("applied", |state| matches!(state, State::Applied { .. })),
+        ("away", |state| state == State::Away),
+        ("lost", |state| state == State::Lost),
+        ("returning", |state| matches!(state, State::Returning { .. })),
+        ("returned", |state| state == State::Returned),
+        ("unheard", |state| state == State::Unheard),
+    ];
+    states.map(|(name, is)| (name, rollout.count(is))).into()
 }
 
 /// Lease time of the key, in seconds: how long a killed coordinator remains registered.
 const TTL_S: i64 = 5;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-#[derive(Default)]
-struct Presence {
-    /// ID of the lease, 0 if there is none.
-    lease: AtomicI64,
+/// Registers a coordinator until it is dropped, and stores the ID of the lease.
+async fn register(lease: &AtomicI64, mut store: Store) {
+    loop {
+        if let Err(error) = register_once(lease, &mut store).await {
+            tracing::debug!(error = format!("{error:#}"), "coordinator key lost; renewing");
+        }
+        sleep(RETRY_DELAY).await;
+    }
 }
 
-impl Presence {
-    /// Keeps the registration until it is dropped.
-    async fn hold(&self, mut store: Store) {
-        loop {
-            if let Err(error) = self.once(&mut store).await {
-                tracing::debug!(error = format!("{error:#}"), "coordinator key lost; renewing");
-            }
-            sleep(RETRY_DELAY).await;
-        }
-    }
-
-    async fn once(&self, store: &mut Store) -> Result<()> {
-        let lease = store.grant_lease(TTL_S).await?;
-        self.lease.store(lease, Ordering::Relaxed);
-        store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
-        store.keep_lease(lease, RETRY_DELAY, RETRY_DELAY * 3).await
-    }
-
-    /// Deletes the registration. If etcd does not respond, it expires with its lease.
-    async fn end(&self, mut store: Store) {
-        let lease = self.lease.swap(0, Ordering::Relaxed);
-        if lease != 0 {
-            let _ = timeout(RETRY_DELAY, store.client.lease_revoke(lease)).await;
-        }
-    }
+async fn register_once(stored: &AtomicI64, store: &mut Store) -> Result<()> {
+    let lease = store.grant_lease(TTL_S).await?;
+    stored.store(lease, Ordering::Relaxed);
+    store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
+    store.keep_lease(lease, RETRY_DELAY, RETRY_DELAY * 3).await
 }

@@ -1,18 +1,13 @@
 //! `fleet.toml`: configurations of groups of hosts, and the rollout policy.
 
-use std::collections::BTreeMap;
-
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Settings;
 use dcqcn_params::file::{Reader, SELECTORS, read};
-use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::render;
-use glob::Pattern;
-use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 use toml::{Table, Value};
 
-use crate::measure::{Limit, MEASURES, default_limits, find};
+use crate::measure::{Limit, default_limits, find};
+use crate::prelude::*;
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
@@ -20,7 +15,6 @@ pub(crate) const UNAVAILABLE_LIMIT: usize = 100;
 /// Maximum size of a group's configuration, in bytes; the daemon accepts no more.
 const MAX_TEXT_BYTES: usize = 200 << 10;
 
-/// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -32,7 +26,6 @@ struct File {
     group: Vec<FileGroup>,
 }
 
-/// `[rollout]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Rollout {
@@ -50,7 +43,6 @@ impl Default for Rollout {
     }
 }
 
-/// `[[group]]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileGroup {
@@ -65,7 +57,6 @@ struct FileGroup {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Policy {
-    /// Canaries of each group.
     pub(crate) canary: usize,
     /// Hosts that are changed between two evaluations of the gate.
     pub(crate) wave: Wave,
@@ -82,7 +73,6 @@ pub(crate) struct Policy {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Wave {
     Hosts(usize),
-    /// Percentage of the hosts of the rollout.
     Percent(usize),
 }
 
@@ -96,7 +86,6 @@ impl Default for Policy {
 /// `[gate]`: limits of the metrics, and minimum data for an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Gate {
-    /// Limits of the enabled metrics, by name.
     pub(crate) limits: BTreeMap<String, Limit>,
     /// Hosts with fewer data packets are not evaluated.
     pub(crate) min_packets: u64,
@@ -136,13 +125,9 @@ fn read_gate(table: Table) -> Result<Gate> {
                     )
                 })?;
                 let times = if measure.is_less_worse() { 0.0..=1.0 } else { 1.0..=1e6 };
-                ensure!(
-                    times.contains(&limit.times),
-                    "[gate] {name}: times = {} is out of range: {} to {}",
-                    limit.times,
-                    times.start(),
-                    times.end()
-                );
+                let (chosen, low, high) = (limit.times, times.start(), times.end());
+                let is_valid = times.contains(&chosen);
+                ensure!(is_valid, "[gate] {name}: times = {chosen} is out of range: {low} to {high}");
                 gate.limits.insert(name, limit);
             }
         }
@@ -150,7 +135,6 @@ fn read_gate(table: Table) -> Result<Gate> {
     Ok(gate)
 }
 
-/// A group of hosts, and its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Group {
     pub(crate) name: String,
@@ -162,7 +146,12 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Returns whether a host belongs to the group.
+    #[cfg(test)]
+    pub(crate) fn new(name: &str, hosts: &[&str], text: &str) -> Self {
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        Self { name: name.into(), hosts, labels: Labels::new(), text: text.into() }
+    }
+
     pub(crate) fn has(&self, host: &str, labels: &Labels) -> bool {
         let matches = |pattern: &String| Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(host));
         (self.hosts.is_empty() || self.hosts.iter().any(matches))
@@ -170,7 +159,6 @@ impl Group {
     }
 }
 
-/// Parses the file called `name`.
 pub(crate) fn parse(name: &str, text: &str) -> Result<(Policy, Vec<Group>)> {
     read(name, text, check_interfaces)?;
     let File { rollout, gate, group } = toml::from_str(text)?;
@@ -204,10 +192,8 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
     let wave = read.with_context(|| {
         format!("wave = {wave} is not a number of hosts; write, for example, 10 or \"25%\"")
     })?;
-    ensure!(
-        (1..=UNAVAILABLE_LIMIT).contains(&max_unavailable),
-        "max_unavailable = {max_unavailable} is out of range: 1 to {UNAVAILABLE_LIMIT}"
-    );
+    let is_valid = (1..=UNAVAILABLE_LIMIT).contains(&max_unavailable);
+    ensure!(is_valid, "max_unavailable = {max_unavailable} is out of range: 1 to {UNAVAILABLE_LIMIT}");
     let (soak_ms, patience_ms) = (time("soak", &soak)?, time("patience", &patience)?);
     ensure!(patience_ms >= 1_000, "patience = \"{patience}\" is out of range: 1s to 1day");
     Ok(Policy { canary, wave, max_unavailable, soak_ms, patience_ms, gate })
@@ -220,11 +206,8 @@ fn read_group(group: FileGroup) -> Result<Group> {
     }
     ensure!(!interface.is_empty(), "no [[group.interface]]; add the configuration of its interfaces");
     let text = toml::to_string(&BTreeMap::from([("interface", interface)]))?;
-    ensure!(
-        text.len() <= MAX_TEXT_BYTES,
-        "configuration has {} bytes; the limit is {MAX_TEXT_BYTES}",
-        text.len()
-    );
+    let (bytes, limit) = (text.len(), MAX_TEXT_BYTES);
+    ensure!(bytes <= limit, "configuration has {bytes} bytes; the limit is {limit}");
     Ok(Group { name, hosts, labels, text })
 }
 
@@ -253,7 +236,6 @@ fn label(interface: &Table) -> String {
     }
 }
 
-/// A setting that differs between two versions.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
     pub(crate) setting: String,
@@ -262,7 +244,6 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// A table with these headings of the old and the new value.
     pub(crate) fn table(differences: &[Self], old: &str, new: &str) -> render::Table {
         let mut table = render::Table::new(&["SETTING", &format!(">{old}"), &format!(">{new}")]);
         for Self { setting, old, new } in differences {
@@ -272,10 +253,9 @@ impl Difference {
     }
 }
 
-/// Differences between the groups of two versions.
 pub(crate) fn differences(old: &[Group], new: &[Group]) -> Vec<Difference> {
     let (old, new) = (flat(old), flat(new));
-    let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let text =
         |side: &BTreeMap<String, String>, key: &String| side.get(key).cloned().unwrap_or_else(|| "-".into());
     keys.into_iter()
@@ -369,24 +349,19 @@ rpg_gd = 12
 
     #[test]
     fn config_errors_reported() {
-        let interface = "[[group]]\nname='a'\n[[group.interface]]\nname='e'\n";
+        let group = "[[group]]\nname='a'\n[[group.interface]]";
+        let interface = format!("{group}\nname='e'\n");
         for (text, message) in [
             ("", "no [[group]]"),
             ("[[group]]\nname='a'", "no [[group.interface]]"),
-            (
-                "[[group]]\nname='a'\n[[group.interface]]\nrole='host'",
-                "without name, mac, driver, pci or rdma",
-            ),
-            ("[[group]]\nname='a'\n[[group.interface]]\ndriver='['", "driver = \"[\" is not a pattern"),
+            (&format!("{group}\nrole='host'"), "without name, mac, driver, pci or rdma"),
+            (&format!("{group}\ndriver='['"), "driver = \"[\" is not a pattern"),
             (&format!("{interface}role = 'hst'"), "`hst` is not one of host, switch"),
             (&format!("{interface}role = 'host'\ninline = 'b'"), "inline = \"b\" only marks"),
             (&format!("{interface}repair = 'all'"), "f:5: cannot set repair remotely; set it in each host's"),
             (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "f:6: rpg_gd = 99"),
             (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "wred.0.kmin"),
-            (
-                "[[group]]\nname='a'\n[[group.interface]]\nname='e*'\nrole='switch'\ninline='b'",
-                "`inline` needs the name of one interface",
-            ),
+            (&format!("{group}\nname='e*'\nrole='switch'\ninline='b'"), "needs the name of one interface"),
             (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
             (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
             (&format!("[rollout]\nsoak = '90'\n{interface}"), "is not a time"),

@@ -7,17 +7,14 @@
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod agent;
-mod certificate;
 mod cli;
 mod coordinate;
 mod file;
-mod history;
 mod measure;
+mod prelude;
 mod reach;
 mod record;
-mod request;
 mod rollout;
-mod secret;
 mod serve;
 #[cfg(test)]
 mod simulation;

@@ -1,9 +1,8 @@
 //! The metrics of the gate: one table, from which limits, reports, columns and the example file derive.
 
-use std::collections::{BTreeMap, VecDeque};
+use dcqcn_control_api::{QUEUE_BINS, QUEUE_PERCENT};
 
-use dcqcn_control_api::{Counts, Health, QUEUE_BINS, QUEUE_PERCENT};
-use serde::{Deserialize, Serialize};
+use crate::prelude::*;
 
 /// Limit relative to the baseline: `times` the baseline, `plus` an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,7 +13,6 @@ pub(crate) struct Limit {
     pub(crate) plus: u64,
 }
 
-/// How a metric is computed.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
     /// Events in the window, compared per million data packets.
@@ -28,7 +26,6 @@ pub(crate) enum Source {
 pub(crate) struct Measure {
     /// Key in `[gate]`, in reports and in JSON.
     pub(crate) name: &'static str,
-    /// Unit in messages.
     pub(crate) unit: &'static str,
     /// Column in `dcqcn-fleet status`, if any.
     pub(crate) column: Option<&'static str>,
@@ -41,86 +38,44 @@ const fn limit(times: f64, plus: u64) -> Option<Limit> {
     Some(Limit { times, plus })
 }
 
+const fn measure(
+    name: &'static str,
+    column: Option<&'static str>,
+    limit: Option<Limit>,
+    source: Source,
+    unit: &'static str,
+) -> Measure {
+    Measure { name, unit, column, limit, source }
+}
+
 pub(crate) const THROUGHPUT: &str = "throughput";
 
 /// [`Reading::spread`] of a throughput whose standard error is unknown: too few parts, or all packets in one of them.
 pub(crate) const UNKNOWN_SPREAD: u64 = 1_000;
 
+#[rustfmt::skip]
 pub(crate) const MEASURES: &[Measure] = &[
-    Measure {
-        name: "marks",
-        unit: "marked packets per million",
-        column: Some("MARKS/M"),
-        limit: limit(1.5, 1_000),
-        source: Source::Events(|counts| counts.marked_packets),
-    },
-    Measure {
-        name: "cnps",
-        unit: "CNPs sent and handled per million packets",
-        column: Some("CNPS/M"),
-        limit: limit(1.5, 1_000),
-        source: Source::Events(|counts| counts.cnps_sent + counts.cnps_handled),
-    },
-    Measure {
-        name: "drops",
-        unit: "packets dropped by the data plane and the port's queues per million",
-        column: Some("DROPS/M"),
-        limit: limit(1.5, 10),
-        source: Source::Events(|counts| counts.drops),
-    },
-    Measure {
-        name: "interface_drops",
-        unit: "packets dropped by the interface per million (unknown protocols included)",
-        column: None,
-        limit: None,
-        source: Source::Events(|counts| counts.interface_drops),
-    },
-    Measure {
-        name: "rdma_errors",
-        unit: "retransmissions and timeouts of RDMA devices per million packets",
-        column: None,
-        limit: limit(1.5, 10),
-        source: Source::Events(|counts| counts.rdma_errors),
-    },
-    Measure {
-        name: "pauses",
-        unit: "PFC frames received and sent per million packets",
-        column: None,
-        limit: limit(1.5, 1_000),
-        source: Source::Events(|counts| counts.pauses_received + counts.pauses_sent),
-    },
-    Measure {
-        name: "queue",
-        unit: "percent of Kmax in the deepest queue on average",
-        column: Some("QUEUE %"),
-        limit: limit(1.5, 25),
-        source: Source::Level(queue),
-    },
-    Measure {
-        name: "queue_p99",
-        unit: "percent of Kmax in the deepest queue (99th percentile)",
-        column: None,
-        limit: limit(1.5, 50),
-        source: Source::Level(queue_p99),
-    },
-    Measure {
-        name: "floor",
-        unit: "percent of sending flows at their lowest rate",
-        column: None,
-        limit: limit(1.5, 20),
-        source: Source::Level(floor),
-    },
-    Measure {
-        name: THROUGHPUT,
-        unit: "data packets per second",
-        column: Some("PACKETS/S"),
-        limit: limit(0.7, 0),
-        source: Source::Throughput,
-    },
+    measure("marks", Some("MARKS/M"), limit(1.5, 1_000), Source::Events(|counts| counts.marked_packets),
+        "marked packets per million"),
+    measure("cnps", Some("CNPS/M"), limit(1.5, 1_000), Source::Events(|counts| counts.cnps_sent + counts.cnps_handled),
+        "CNPs sent and handled per million packets"),
+    measure("drops", Some("DROPS/M"), limit(1.5, 10), Source::Events(|counts| counts.drops),
+        "packets dropped by the data plane and the port's queues per million"),
+    measure("interface_drops", None, None, Source::Events(|counts| counts.interface_drops),
+        "packets dropped by the interface per million (unknown protocols included)"),
+    measure("rdma_errors", None, limit(1.5, 10), Source::Events(|counts| counts.rdma_errors),
+        "retransmissions and timeouts of RDMA devices per million packets"),
+    measure("pauses", None, limit(1.5, 1_000), Source::Events(|counts| counts.pauses_received + counts.pauses_sent),
+        "PFC frames received and sent per million packets"),
+    measure("queue", Some("QUEUE %"), limit(1.5, 25), Source::Level(queue),
+        "percent of Kmax in the deepest queue on average"),
+    measure("queue_p99", None, limit(1.5, 50), Source::Level(queue_p99),
+        "percent of Kmax in the deepest queue (99th percentile)"),
+    measure("floor", None, limit(1.5, 20), Source::Level(floor), "percent of sending flows at their lowest rate"),
+    measure(THROUGHPUT, Some("PACKETS/S"), limit(0.7, 0), Source::Throughput, "data packets per second"),
 ];
 
 impl Measure {
-    /// Returns whether a smaller value is worse.
     pub(crate) const fn is_less_worse(&self) -> bool {
         matches!(self.source, Source::Throughput)
     }
@@ -130,12 +85,10 @@ pub(crate) fn find(name: &str) -> Option<&'static Measure> {
     MEASURES.iter().find(|measure| measure.name == name)
 }
 
-/// Default limits of all metrics that are enabled by default.
 pub(crate) fn default_limits() -> BTreeMap<String, Limit> {
     MEASURES.iter().filter_map(|measure| Some((measure.name.to_owned(), measure.limit?))).collect()
 }
 
-/// The `[gate]` lines of the example file.
 pub(crate) fn example() -> String {
     let line = |measure: &Measure| {
         let value = match measure.limit {
@@ -148,7 +101,6 @@ pub(crate) fn example() -> String {
     MEASURES.iter().map(line).collect()
 }
 
-/// Value and spread of one metric on one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Reading {
@@ -225,7 +177,7 @@ mod tests {
 
     #[test]
     fn metrics_have_distinct_names() {
-        let names: std::collections::BTreeSet<_> = MEASURES.iter().map(|measure| measure.name).collect();
+        let names: BTreeSet<_> = MEASURES.iter().map(|measure| measure.name).collect();
         assert_eq!(names.len(), MEASURES.len());
         assert!(!default_limits().contains_key("interface_drops"));
         assert!(example().contains("interface_drops = false"), "{}", example());

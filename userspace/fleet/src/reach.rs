@@ -1,16 +1,15 @@
-//! Addresses of etcd, and TLS certificates for it.
+//! Addresses of etcd, and TLS certificates for it. They are checked before their use: errors of a TLS connection do not name
+//! the file.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::os::unix::fs::PermissionsExt as _;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
-use dcqcn_support::file::read_limited;
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
-use tokio::time::sleep;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use webpki::{EndEntityCert, Error as CertificateError, KeyUsage};
 
-use crate::store::{EtcdError, Store, TIMEOUT};
-use crate::{certificate, secret};
+use crate::prelude::*;
+use crate::store::TIMEOUT;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EtcdOptions {
@@ -52,14 +51,10 @@ fn parse_member(text: &str) -> Result<String, String> {
 
 /// Time between two keep-alive pings. etcd closes connections that ping more often than every 5 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Time between two checks for new certificates.
 const RENEWAL_CHECK: Duration = Duration::from_secs(10);
 
 impl EtcdOptions {
     /// Configures a client. It connects on the first request.
-    ///
-    /// # Errors
-    /// A file cannot be read or has no certificate, other users can read the key, or an address is invalid or not encrypted.
     pub(crate) async fn store(&self) -> Result<Store> {
         let mut options = ConnectOptions::new()
             .with_timeout(TIMEOUT)
@@ -68,7 +63,7 @@ impl EtcdOptions {
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
         let read = |path: &Path| {
-            read_limited(path, secret::MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
+            read_limited(path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
         };
         if self.etcd_ca.is_some() || self.etcd_cert.is_some() {
             if let Some(open) = self.etcd.iter().find(|address| !address.starts_with("https://")) {
@@ -77,13 +72,13 @@ impl EtcdOptions {
             let mut tls = TlsOptions::new();
             if let Some(ca) = &self.etcd_ca {
                 let pem = read(ca)?;
-                certificate::check_authorities(ca, &pem)?;
+                check_authorities(ca, &pem)?;
                 tls = tls.ca_certificate(Certificate::from_pem(pem));
             }
             if let Some((cert, key)) = self.etcd_cert.as_ref().zip(self.etcd_key.as_ref()) {
                 let pem = read(cert)?;
-                certificate::check_client(cert, &pem)?;
-                tls = tls.identity(Identity::from_pem(pem, secret::read(key)?));
+                check_client(cert, &pem)?;
+                tls = tls.identity(Identity::from_pem(pem, read_secret(key)?));
             }
             options = options.with_tls(tls);
         }
@@ -109,8 +104,8 @@ impl EtcdOptions {
     pub(crate) async fn replaced(&self) -> Result<()> {
         let read = || -> Option<Vec<_>> {
             let certificates = [&self.etcd_ca, &self.etcd_cert].into_iter().flatten();
-            let key = self.etcd_key.iter().map(|path| secret::read(path).ok());
-            certificates.map(|path| read_limited(path, secret::MAX_BYTES).ok()).chain(key).collect()
+            let key = self.etcd_key.iter().map(|path| read_secret(path).ok());
+            certificates.map(|path| read_limited(path, MAX_BYTES).ok()).chain(key).collect()
         };
         let used = read();
         let mut last = used.clone();
@@ -124,6 +119,82 @@ impl EtcdOptions {
             );
             last = now;
         }
+    }
+}
+
+/// Maximum size: a key with its certificates has some kilobytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Reads a file that other users cannot access.
+pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>> {
+    let shown = path.display();
+    let failed = || format!("cannot read {shown}");
+    let mode = fs::metadata(path).with_context(failed)?.permissions().mode() & 0o777;
+    ensure!(
+        mode & 0o007 == 0,
+        "cannot use {shown}: mode {mode:o} gives other users access to a secret; run `chmod 600 {shown}`"
+    );
+    read_limited(path, MAX_BYTES).with_context(failed)
+}
+
+/// Checks that a client can use its certificate, the first in the file, now.
+fn check_client(path: &Path, pem: &[u8]) -> Result<()> {
+    let shown = path.display();
+    let first = certificates(pem).next();
+    let first = first.with_context(|| format!("cannot use {shown}: it has no certificate in PEM"))?;
+    validity(&first).map_err(|error| anyhow::anyhow!("cannot use {shown}: {}", words(&error)))
+}
+
+/// Checks that at least one authority in the file can be used now. A bundle may have expired ones.
+fn check_authorities(path: &Path, pem: &[u8]) -> Result<()> {
+    let shown = path.display();
+    let mut error = None;
+    for certificate in certificates(pem) {
+        match webpki::anchor_from_trusted_cert(&certificate).and_then(|_| validity(&certificate)) {
+            // Trusted itself, so its version does not matter.
+            Ok(()) | Err(CertificateError::UnsupportedCertVersion) => return Ok(()),
+            Err(unusable) => error = Some(unusable),
+        }
+    }
+    match error {
+        Some(error) => bail!("cannot use {shown}: {}", words(&error)),
+        None => bail!("cannot use {shown}: it has no certificate in PEM"),
+    }
+}
+
+fn certificates(pem: &[u8]) -> impl Iterator<Item = CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem).filter_map(Result::ok)
+}
+
+/// The period of validity is checked first. The unknown issuer is not an error: it is checked by etcd, with its own file.
+fn validity(certificate: &CertificateDer<'_>) -> Result<(), CertificateError> {
+    let certificate = EndEntityCert::try_from(certificate)?;
+    let usage = KeyUsage::client_auth();
+    match certificate.verify_for_usage(&[], &[], &[], UnixTime::now(), usage, None, None) {
+        Err(
+            error @ (CertificateError::CertExpired { .. }
+            | CertificateError::CertNotValidYet { .. }
+            | CertificateError::InvalidCertValidity),
+        ) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn words(error: &CertificateError) -> String {
+    let date = |time: &UnixTime| rfc3339(UNIX_EPOCH + Duration::from_secs(time.as_secs()));
+    match error {
+        CertificateError::CertExpired { not_after, .. } => {
+            format!("the certificate expired at {}; renew it", date(not_after))
+        }
+        CertificateError::CertNotValidYet { not_before, .. } => {
+            format!("the certificate is not valid before {}; check this host's clock", date(not_before))
+        }
+        CertificateError::UnsupportedCertVersion => {
+            "the certificate has an X.509 version other than 3; sign it with a file of extensions \
+             (docs/how-to/secure-a-fleet.md has the commands)"
+                .into()
+        }
+        other => format!("the certificate is invalid: {other:?}"),
     }
 }
 

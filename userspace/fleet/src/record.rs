@@ -12,23 +12,17 @@
 //! PREFIX/hosts/H/report    its actual configuration and health; written by its agent under a lease
 //! ```
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
-
-use crate::file::{Group, Labels, Policy};
-use crate::measure::{Reading, Source, find};
+use crate::measure::find;
+use crate::prelude::*;
 
 /// Prefix of the names of the fleet's overrides on hosts, before the version.
 pub(crate) const OVERRIDE_PREFIX: &str = "fleet ";
 /// Maximum length of a text from a host that is copied to records of the fleet, in characters.
 pub(crate) const MAX_TEXT_CHARS: usize = 300;
-/// Maximum number of complaints read from a report.
 const MAX_COMPLAINTS: usize = 20;
 /// Maximum size of a host's record, in bytes; longer ones are unreadable.
 pub(crate) const MAX_HOST_BYTES: usize = 64 << 10;
 
-/// Truncates a text from a host.
 pub(crate) fn cut(text: &str) -> String {
     text.chars().take(MAX_TEXT_CHARS).collect()
 }
@@ -44,13 +38,11 @@ pub(crate) fn hash(text: &str) -> String {
 /// A version of the whole fleet. The default is version 0: no fleet, so every host uses its own file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Version {
-    /// Number, from 1.
     pub(crate) version: u64,
     pub(crate) by: String,
     /// Time of creation by the author's clock, RFC 3339.
     pub(crate) at: String,
     pub(crate) why: String,
-    /// The earlier version that this one restores.
     pub(crate) rollback_of: Option<u64>,
     pub(crate) policy: Policy,
     /// Groups; the first one that matches a host applies.
@@ -62,13 +54,11 @@ impl Version {
         self.groups.iter().find(|group| group.has(host, labels))
     }
 
-    /// The configuration of the group called `name`.
     pub(crate) fn text_of(&self, name: Option<&str>) -> Option<&str> {
         let group = self.groups.iter().find(|group| Some(group.name.as_str()) == name)?;
         Some(group.text.as_str())
     }
 
-    /// The configuration of `group` in this version.
     pub(crate) fn target(&self, group: Option<&Group>) -> Target {
         Target {
             version: self.version,
@@ -100,7 +90,6 @@ pub(crate) struct DesiredConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Member {
-    /// Labels from the agent's command line.
     pub(crate) labels: Labels,
 }
 
@@ -110,13 +99,10 @@ pub(crate) struct Member {
 pub(crate) struct Report {
     /// Result of the last attempt to apply an order; `None` before the first.
     pub(crate) tried: Option<Tried>,
-    /// The version that the daemon is currently applying.
     pub(crate) applying: Option<u64>,
-    /// Interfaces managed by the daemon.
     pub(crate) interfaces: Vec<String>,
     /// Complaints, one sentence each.
     pub(crate) failing: Vec<String>,
-    /// Metrics of the interfaces.
     pub(crate) rates: Rates,
 }
 
@@ -134,7 +120,6 @@ impl Report {
         self
     }
 
-    /// Returns whether the host reports this configuration as active.
     pub(crate) fn has(&self, target: &Target) -> bool {
         self.tried.as_ref().is_some_and(|tried| tried.applied(target))
     }
@@ -144,13 +129,11 @@ impl Report {
         self.tried.is_some() && !self.has(target)
     }
 
-    /// The reason for rejecting this configuration, if the host did.
     pub(crate) fn rejection_of(&self, target: &Target) -> Option<&str> {
         self.tried.as_ref().filter(|tried| tried.concerns(target))?.error.as_deref()
     }
 }
 
-/// Result of an attempt to apply a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tried {
     #[serde(flatten)]
@@ -165,7 +148,6 @@ impl Tried {
         self.target.version == target.version && self.target.hash == target.hash
     }
 
-    /// Returns whether this configuration is active.
     pub(crate) fn applied(&self, target: &Target) -> bool {
         self.concerns(target) && self.error.is_none()
     }
@@ -176,7 +158,6 @@ impl Tried {
 #[serde(default)]
 pub(crate) struct Rates {
     pub(crate) window_ms: u64,
-    /// RoCE data packets.
     pub(crate) data_packets: u64,
     /// Time since the last data packet within the window, in milliseconds.
     pub(crate) quiet_ms: u64,
@@ -184,7 +165,6 @@ pub(crate) struct Rates {
     pub(crate) gap_ms: u64,
     /// Queue pairs (QPs) of the host's RDMA devices; `None` if they cannot be counted.
     pub(crate) queue_pairs: Option<u64>,
-    /// Metrics by name.
     pub(crate) of: BTreeMap<String, Reading>,
 }
 
@@ -206,7 +186,6 @@ impl Rates {
 pub(crate) struct Outcome {
     /// The version is active; otherwise it was rolled back.
     pub(crate) is_done: bool,
-    /// Summary, one sentence.
     pub(crate) reason: String,
 }
 

@@ -5,30 +5,19 @@
 
 mod gate;
 mod plan;
-mod poisson;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod simulated;
 
-use std::collections::BTreeMap;
-
-use dcqcn_support::render::count;
-use serde::{Deserialize, Serialize};
-
-use crate::file::Policy;
-use crate::measure::THROUGHPUT;
-use crate::record::{Outcome, Rates, Report, Target};
+use crate::prelude::*;
 use gate::{Control, Verdict};
 pub(crate) use plan::plan;
 
-/// Messages stored in the record.
 const LINES: usize = 100;
-/// Longest message, in characters.
 const LINE_CHARS: usize = 1_000;
 /// Maximum orders per event; an etcd transaction is limited to 128 operations.
 const ORDERS: usize = 50;
-/// Maximum time added by one event.
 pub(crate) const MOST_ELAPSED_MS: u64 = 2_000;
 /// Time limit for a change that the agent reports as in progress; the agent itself gives up after 310 s.
 const MOST_APPLYING_MS: u64 = 330_000;
@@ -52,7 +41,6 @@ pub(crate) struct Rollout {
     pub(crate) policy: Policy,
     /// Number of steps. A coordinator continues only after it has read all of them.
     pub(crate) hosts: usize,
-    /// Time that coordinators have spent on this rollout.
     pub(crate) clock_ms: u64,
     pub(crate) phase: Phase,
     pub(crate) lines: Vec<String>,
@@ -77,9 +65,7 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Forward {
     pub(crate) wave: usize,
-    /// Time for which the wave has been observed.
     pub(crate) soaked_ms: u64,
-    /// Observation time required before evaluation.
     pub(crate) until_ms: u64,
     /// Set once the soak is complete. The wave is evaluated when every changed host has reported since then.
     pub(crate) judge: Option<Evaluation>,
@@ -87,7 +73,6 @@ pub(crate) struct Forward {
     pub(crate) control: Control,
     /// Reason for not changing further hosts.
     pub(crate) hold: Option<Hold>,
-    /// Time spent waiting for baselines.
     #[serde(default)]
     pub(crate) waited_ms: u64,
 }
@@ -105,28 +90,22 @@ pub(crate) struct Evaluation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Hold {
-    /// Paused by an operator.
     Operator,
     /// Too few hosts could be evaluated; an operator must resume or abort.
     Unjudged,
 }
 
-/// One host of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Step {
     pub(crate) host: String,
     pub(crate) wave: usize,
-    /// New configuration.
     pub(crate) target: Target,
     /// Previous configuration, restored by a rollback.
     pub(crate) former: Target,
     pub(crate) state: State,
-    /// Metrics before the change, the host's own baseline.
     pub(crate) before: Option<Rates>,
-    /// Complaints before the change.
     pub(crate) complaints: Vec<String>,
-    /// The host was already ordered to apply this text but does not have it. Another rejection does
-    /// not roll the version back.
+    /// The host was ordered to apply this text before, but lacks it. Another rejection does not roll the version back.
     pub(crate) is_retry: bool,
 }
 
@@ -134,23 +113,18 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
+    /// Not ordered to change yet.
     Waiting,
-    Sent {
-        at_ms: u64,
-    },
-    /// Changed.
-    Applied {
-        /// Time at which the host was first found silent, if it is.
-        silent_ms: Option<u64>,
-    },
-    /// Not reporting when its wave began, or a retry that failed again. The order remains, so the
-    /// host changes when it can.
+    /// Ordered to change.
+    Sent { at_ms: u64 },
+    /// Changed, and silent since then, if it is.
+    Applied { silent_ms: Option<u64> },
+    /// Not reporting when its wave began, or a retry that failed again. The order remains: it changes when it can.
     Away,
     /// Reported before its order, but not within `patience` since.
     Lost,
-    Returning {
-        at_ms: u64,
-    },
+    /// Ordered to roll back.
+    Returning { at_ms: u64 },
     /// Rolled back: the host reports its previous configuration.
     Returned,
     /// Ordered to roll back, but did not respond in time or rejected the order. It rolls back when it can.
@@ -167,39 +141,22 @@ pub(crate) struct ReceivedReport {
 /// Reports by host. Hosts that are away have no entry.
 pub(crate) type Hosts = BTreeMap<String, ReceivedReport>;
 
+/// `revision`: that of etcd at which `hosts` was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event<'a> {
-    /// A coordinator has read the fleet.
-    Tick {
-        elapsed_ms: u64,
-        hosts: &'a Hosts,
-        /// etcd revision at which `hosts` was read.
-        revision: i64,
-    },
-    Pause {
-        by: &'a str,
-    },
-    Resume {
-        by: &'a str,
-    },
-    Abort {
-        by: &'a str,
-        why: &'a str,
-    },
+    Tick { elapsed_ms: u64, hosts: &'a Hosts, revision: i64 },
+    Pause { by: &'a str },
+    Resume { by: &'a str },
+    Abort { by: &'a str, why: &'a str },
 }
 
 /// Output of the state machine. The effects of an event and the new state are written in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Order a host to apply `target`.
-    Send {
-        host: String,
-        target: Target,
-    },
+    Send { host: String, target: Target },
     Print(String),
 }
 
-/// Returns the next state and its effects.
 pub(crate) fn next(mut rollout: Rollout, event: Event<'_>) -> (Rollout, Vec<Effect>) {
     let mut effects = Vec::new();
     rollout.on(event, &mut effects);
@@ -328,10 +285,8 @@ impl Rollout {
         }
     }
 
-    /// Updates the states of the steps from the reports.
-    ///
-    /// # Errors
-    /// The reason to roll back: a rejection, a new complaint, or too many lost hosts.
+    /// Updates the states of the steps from the reports. The error is the reason to roll back: a rejection, a new complaint,
+    /// or too many lost hosts.
     fn update_steps(&mut self, forward: &Forward, hosts: &Hosts) -> Result<(), String> {
         let (clock_ms, patience_ms, version) = (self.clock_ms, self.policy.patience_ms, self.version);
         let stuck_ms = patience_ms.max(STUCK_MS.0 + STUCK_MS.1 * self.steps.len() as u64);
@@ -463,10 +418,7 @@ impl Rollout {
         let (clock_ms, mut sent) = (self.clock_ms, 0);
         for wave in 0..=self.last_wave() {
             for step in self.steps.iter_mut().filter(|step| step.wave == wave) {
-                let is_changed = matches!(
-                    step.state,
-                    State::Sent { .. } | State::Applied { .. } | State::Away | State::Lost
-                );
+                let is_changed = step.state.is_left() && !matches!(step.state, State::Returning { .. });
                 if is_changed && sent < ORDERS {
                     step.state = State::Returning { at_ms: clock_ms };
                     sent += 1;
@@ -494,7 +446,6 @@ impl Rollout {
         }
     }
 
-    /// Updates the states of the steps from the reports.
     fn update_returns(&mut self, hosts: &Hosts, effects: &mut Vec<Effect>) {
         let (clock_ms, patience_ms) = (self.clock_ms, self.policy.patience_ms);
         let mut refused = Vec::new();
@@ -533,7 +484,7 @@ impl Rollout {
         self.steps.iter().map(|step| step.wave).max().unwrap_or(0)
     }
 
-    fn count(&self, is: impl Fn(State) -> bool) -> usize {
+    pub(crate) fn count(&self, is: impl Fn(State) -> bool) -> usize {
         self.steps.iter().filter(|step| is(step.state)).count()
     }
 
@@ -549,12 +500,10 @@ impl Rollout {
         matches!(self.phase, Phase::Done | Phase::RolledBack { .. })
     }
 
-    /// Returns whether the rollout waits for an operator to resume it.
     pub(crate) const fn is_paused(&self) -> bool {
         matches!(self.phase, Phase::Forward(Forward { hold: Some(_), .. }))
     }
 
-    /// The outcome, if the rollout has ended.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         match &self.phase {
             Phase::Done => {
@@ -586,7 +535,6 @@ impl Rollout {
         }
     }
 
-    /// One-line progress.
     pub(crate) fn status(&self) -> String {
         let of = count(self.steps.len(), "host");
         let applied = self.count(|state| matches!(state, State::Applied { .. }));
@@ -635,7 +583,6 @@ impl State {
     }
 }
 
-/// The reason why a host rejects its rollback.
 fn refusal<'a>(step: &Step, hosts: &'a Hosts) -> Option<&'a str> {
     let is_ordered = matches!(step.state, State::Returning { .. } | State::Unheard);
     hosts.get(&step.host).filter(|_| is_ordered)?.report.rejection_of(&step.former)

@@ -4,36 +4,20 @@
 //! binary; the page loads nothing from other servers.
 
 mod answers;
-mod assets;
 mod board;
-mod edit;
-mod events;
 mod fleet;
 mod guard;
 mod host;
 mod series;
 mod write;
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_control_api::ControlClient;
-use dcqcn_support::cli::message;
-use dcqcn_support::http::{Limits, Server};
-use serde_json::json;
-use tokio::net::TcpListener;
-
-use answers::PageState;
+use answers::Handler;
 use board::Board;
 use guard::Guard;
 use write::Token;
 
-use crate::store::Store;
+use crate::prelude::*;
 
-/// Time limit for queries to the daemon.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for changes, the same as the daemon's own.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
@@ -44,22 +28,16 @@ pub(crate) struct Options {
     pub(crate) control: PathBuf,
     /// File with the token for changes; `None` makes the page read-only.
     pub(crate) allow_write: Option<PathBuf>,
-    /// Accepted values of the `Host` header.
     pub(crate) names: Vec<String>,
     pub(crate) host: String,
-    /// Author recorded for changes of a rollout.
     pub(crate) author: String,
 }
 
 /// Serves the page until it is dropped, with `store` also for that fleet.
-///
-/// # Errors
-/// Listening on the address fails, or the token is invalid or would be sent in the clear.
 pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let Options { listen, control, allow_write, names, host, author } = options;
-    let is_own = |ip: IpAddr| ip.is_loopback();
     ensure!(
-        allow_write.is_none() || is_own(listen.ip()),
+        allow_write.is_none() || listen.ip().is_loopback(),
         "cannot use --allow-write on {listen}: the token would cross the network in the clear; listen on a loopback address behind a \
          proxy with TLS or an ssh tunnel (`ssh -L`)"
     );
@@ -70,13 +48,8 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     board.publish("host", json!(host));
     board.publish("writable", json!(token.is_some()));
     let query_client = ControlClient::new(&control, QUERY_TIMEOUT);
-    let state = PageState {
-        board: Arc::clone(&board),
-        query_client: query_client.clone(),
-        change: ControlClient::new(&control, CHANGE_TIMEOUT),
-        store: store.clone(),
-        author,
-    };
+    let clients = [query_client.clone(), ControlClient::new(&control, CHANGE_TIMEOUT)];
+    let handler = Handler::new(Arc::clone(&board), clients, store.clone(), author);
     let fleet = async {
         match store {
             Some(store) => fleet::follow(Arc::clone(&board), store).await,
@@ -85,7 +58,7 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     };
     tracing::info!(%address, writable = token.is_some(), "serving the page");
     message(format_args!("http://{address}/"));
-    let router = guard::guarded(answers::router(state), Arc::new(Guard { names, token }));
+    let router = guard::guarded(answers::router(handler), Arc::new(Guard { names, token }));
     let mut server = Server::new(router, Limits::PAGE);
     tokio::select! {
         () = server.accept(&listener) => Ok(()),

@@ -11,16 +11,13 @@
 //! every 100 s on average, and retransmits 1 to 8 every 60 s. During a rollout the job of one host in 50 ends, and its QPs are
 //! removed. The last rows, fleets with only bursty hosts, are not asserted.
 
-use std::collections::BTreeMap;
 use std::env;
 
-use dcqcn_control_api::{Counts, Health};
 use fastrand::Rng;
 
 use crate::agent::rates::Window;
-use crate::file::{Gate, Group, Labels, Policy, Wave};
-use crate::record::{Member, Report, Target, Tried, Version};
-use crate::rollout::{Effect, Event, Hosts, Phase, ReceivedReport, Rollout, next, plan};
+use crate::prelude::*;
+use crate::rollout::{next, plan};
 
 const HOSTS: usize = 24;
 const SOAK_S: u64 = 60;
@@ -33,7 +30,6 @@ enum Traffic {
     Idle,
 }
 
-/// Effect of the change on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChangeEffect {
     None,
@@ -45,14 +41,10 @@ enum ChangeEffect {
     HalfThroughput,
 }
 
-const HARMS: [ChangeEffect; 6] = [
-    ChangeEffect::Marks,
-    ChangeEffect::Drops,
-    ChangeEffect::Errors,
-    ChangeEffect::Silence,
-    ChangeEffect::DeadAgent,
-    ChangeEffect::HalfThroughput,
-];
+const HARMS: [ChangeEffect; 6] = {
+    use ChangeEffect::*;
+    [Marks, Drops, Errors, Silence, DeadAgent, HalfThroughput]
+};
 
 struct Host {
     traffic: Traffic,
@@ -112,7 +104,6 @@ impl Host {
         }
     }
 
-    /// Simulates one second of traffic.
     fn pass(&mut self, rng: &mut Rng, at_s: u64, harm: ChangeEffect) {
         let has = self.tried.as_ref().is_some_and(|tried| tried.target.version == 1);
         let harm = if has { harm } else { ChangeEffect::None };
@@ -203,15 +194,8 @@ fn rollout(seed: u64, harm: ChangeEffect, traffic: Option<Traffic>) -> End {
     let mut rng = Rng::with_seed(seed);
     let mut hosts: BTreeMap<String, Host> =
         (0..HOSTS).map(|number| (format!("h{number:02}"), Host::new(&mut rng, traffic))).collect();
-    let policy = Policy {
-        canary: 1,
-        wave: Wave::Percent(25),
-        max_unavailable: 2,
-        soak_ms: SOAK_S * 1_000,
-        patience_ms: 60_000,
-        gate: Gate::default(),
-    };
-    let group = Group { name: "all".into(), hosts: Vec::new(), labels: Labels::new(), text: "x".into() };
+    let policy = Policy { max_unavailable: 2, soak_ms: SOAK_S * 1_000, ..Policy::default() };
+    let group = Group::new("all", &[], "x");
     let version = Version { version: 1, policy, groups: vec![group], ..Version::default() };
     let (mut state, mut revision): (Option<Rollout>, i64) = (None, 1);
     for at_s in 0..3_600 {

@@ -2,33 +2,24 @@
 
 mod snapshot;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
-use std::time::Duration;
-use std::{fmt, io};
+use std::io;
 
-use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, KvClient,
     PutOptions, Txn, TxnOp, TxnResponse,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use tokio::time::{sleep, timeout};
 
-use crate::record::{DesiredConfig, Outcome, Version};
-use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
+use crate::prelude::*;
+use crate::rollout::next;
 pub(crate) use snapshot::{Mirror, Snapshot};
 
 /// Time limit for a response, and keep-alive period of connections.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
 /// Attempts of a request; each may go to another member.
 const ATTEMPTS: usize = 4;
-/// Time between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Error of an operator's change before the first rollout.
 const NO_ROLLOUT: &str = "cannot change a rollout: there is none yet; start one with `dcqcn-fleet apply`";
-/// Attempts of an operator's change that races with coordinators.
 const EDITS: usize = 20;
 /// Records per page. Those of hosts are the longest: at most 64 KiB, usually a few hundred bytes.
 const PAGE: i64 = 500;
@@ -41,6 +32,9 @@ const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Maximum hosts of a rollout; tested with 10,000.
 const MAX_HOSTS: usize = 20_000;
 
+/// By version.
+type Outcomes = BTreeMap<u64, Outcome>;
+
 #[derive(Clone)]
 pub(crate) struct Store {
     pub(crate) client: Client,
@@ -49,16 +43,40 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A client for the keys below `prefix` in etcd at `address`.
     pub(crate) const fn new(client: Client, prefix: String, address: String) -> Self {
         Self { client, prefix, address }
     }
 
+    /// Adds a fix to an error of etcd.
     fn explain(&self, error: Error) -> anyhow::Error {
-        explain(error, &self.address)
+        let address = &self.address;
+        let (code, is_passing) = (code(&error), is_passing(&error));
+        let error = anyhow::Error::new(EtcdError(error));
+        match code {
+            Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
+                error.context("etcd rejects the request: this user lacks the permission (docs/how-to/secure-a-fleet.md has the roles)")
+            }
+            _ if error.to_string().contains("user name is empty") => error.context(
+                "etcd rejects the request: it requires authentication; give this client's certificate with `--etcd-cert`"
+            ),
+            Some(RESOURCE_EXHAUSTED) => {
+                error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
+            }
+            _ if is_tls(&error) => error.context(format!(
+                "cannot reach etcd at {address}: TLS failed; check `--etcd-ca`, `--etcd-cert` and the members' certificates"
+            )),
+            // A member may close the connection without an alert.
+            _ if is_passing && address.contains("https://") => error.context(format!(
+                "cannot reach etcd at {address}: no member responds, or it rejects this client; check that they run, `--etcd`, and \
+                 `--etcd-cert`"
+            )),
+            _ if is_passing => error.context(format!(
+                "cannot reach etcd at {address}: no member responds; check that they run, and `--etcd`"
+            )),
+            _ => error.context("etcd rejects the request"),
+        }
     }
 
-    /// Client for key-value requests.
     fn kv(&self) -> KvClient {
         self.client.kv_client().max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
@@ -67,13 +85,8 @@ impl Store {
         format!("{}/{rest}", self.prefix)
     }
 
-    /// Key of the record `what` of a host.
     pub(crate) fn host_key(&self, host: &str, what: &str) -> String {
         self.key(&format!("hosts/{host}/{what}"))
-    }
-
-    fn rollout_key(&self) -> String {
-        self.key("rollout")
     }
 
     fn steps_key(&self, id: &str) -> String {
@@ -116,27 +129,18 @@ impl Store {
         })?
     }
 
-    /// Reads a version, if it exists.
-    ///
-    /// # Errors
-    /// etcd does not respond. The inner error: the version is unreadable.
+    /// Reads a version, if it exists. The inner error: it is unreadable.
     pub(crate) async fn find_version(&mut self, version: u64) -> Result<Option<Result<Version>>> {
         Ok(self.get(self.version_key(version), None).await?.kvs().first().map(read))
     }
 
     /// Reads the active version: the last one whose rollout succeeded, if it still exists.
-    pub(crate) async fn active_version(
-        &mut self,
-        outcomes: &BTreeMap<u64, Outcome>,
-    ) -> Result<Option<Version>> {
-        match last_done(outcomes) {
-            Some(version) => self.find_version(version).await?.transpose(),
-            None => Ok(None),
-        }
+    pub(crate) async fn active_version(&mut self, outcomes: &Outcomes) -> Result<Option<Version>> {
+        let Some(version) = last_done(outcomes) else { return Ok(None) };
+        self.find_version(version).await?.transpose()
     }
 
-    /// Reads the outcomes of all rollouts, by version.
-    pub(crate) async fn outcomes(&mut self) -> Result<BTreeMap<u64, Outcome>> {
+    pub(crate) async fn outcomes(&mut self) -> Result<Outcomes> {
         let prefix = self.key("outcomes/");
         let kvs = self.range(&prefix, PAGE, 0).await?;
         let unreadable = || Outcome { is_done: false, reason: "its record cannot be read".into() };
@@ -161,7 +165,7 @@ impl Store {
         rollout.id = format!("{}-{:016x}", rollout.version, fastrand::u64(..));
         let prefix = self.steps_key(&rollout.id);
         let mut puts =
-            vec![put(self.rollout_key(), &*rollout)?, put(self.version_key(version.version), version)?];
+            vec![put(self.key("rollout"), &*rollout)?, put(self.version_key(version.version), version)?];
         puts.extend(self.outcome(rollout)?);
         let swept = self.get(self.key("swept"), None).await?.kvs().first().map_or(0, KeyValue::mod_revision);
         for chunk in rollout.steps.chunks(MAX_OPERATIONS) {
@@ -185,9 +189,8 @@ impl Store {
         Ok(has_started)
     }
 
-    /// Whether the current or last rollout is the one with this ID.
     async fn is_current(&mut self, id: &str) -> Result<bool> {
-        let head = self.get(self.rollout_key(), None).await?;
+        let head = self.get(self.key("rollout"), None).await?;
         Ok(head.kvs().first().is_some_and(|kv| read::<Rollout>(kv).is_ok_and(|rollout| rollout.id == id)))
     }
 
@@ -217,7 +220,7 @@ impl Store {
     ) -> Result<Option<i64>> {
         let prefix = self.steps_key(&rollout.id);
         let ordered: BTreeSet<&str> = desired_configs.iter().map(|(host, _)| host.as_str()).collect();
-        let mut puts = vec![put(self.rollout_key(), rollout)?];
+        let mut puts = vec![put(self.key("rollout"), rollout)?];
         for (host, desired) in desired_configs {
             puts.push(put(self.host_key(host, "want"), desired)?);
         }
@@ -238,21 +241,13 @@ impl Store {
     }
 
     /// Applies an operator's event to the current rollout, and returns the new state.
-    ///
-    /// # Errors
-    /// No rollout is in progress, it is being rolled back, or etcd does not respond.
     pub(crate) async fn edit(&mut self, event: Event<'_>) -> Result<(Rollout, Vec<String>)> {
         for _ in 0..EDITS {
             let (rollout, revision) = self.rollout().await?.context(NO_ROLLOUT)?;
-            if rollout.is_over() {
-                bail!("no rollout is in progress; version {} is {}", rollout.version, rollout.status());
-            }
+            let (version, status) = (rollout.version, rollout.status());
+            ensure!(!rollout.is_over(), "no rollout is in progress; version {version} is {status}");
             if matches!(rollout.phase, Phase::Back { .. }) && !matches!(event, Event::Abort { .. }) {
-                bail!(
-                    "cannot pause or resume version {}: it is {}; wait for its end",
-                    rollout.version,
-                    rollout.status()
-                );
+                bail!("cannot pause or resume version {version}: it is {status}; wait for its end");
             }
             let before = rollout.steps.clone();
             let (edited, effects) = next(rollout, event);
@@ -289,13 +284,11 @@ impl Store {
         Ok(answer.map(|kv| kv.lease()))
     }
 
-    /// Registers a running coordinator, under its lease.
     pub(crate) async fn put_coordinator(&mut self, name: &str, lease: i64) -> Result<()> {
         let key = self.key(&format!("coordinators/{lease:016x}"));
         self.put_leased(key, &name, Some(lease)).await.map(drop)
     }
 
-    /// Writes the reporting period of agents.
     pub(crate) async fn put_period(&mut self, period_ms: u64) -> Result<()> {
         self.put_leased(self.key("period"), &period_ms, None).await.map(drop)
     }
@@ -315,10 +308,7 @@ impl Store {
         Ok(self.with_retries(request).await?.take_prev_key())
     }
 
-    /// Reads the order of a host, and the etcd revision of the read.
-    ///
-    /// # Errors
-    /// etcd does not respond. The inner error: the order is unreadable.
+    /// Reads the order of a host, and the etcd revision of the read. The inner error: the order is unreadable.
     pub(crate) async fn desired(&mut self, host: &str) -> Result<(Result<Option<DesiredConfig>>, i64)> {
         let answer = self.get(self.host_key(host, "want"), None).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
@@ -349,10 +339,8 @@ impl Store {
             let deletes: Vec<TxnOp> = keys.map(|key| TxnOp::delete(key, None)).collect();
             let versions = Compare::create_revision(self.key("versions/"), CompareOp::Less, seen + 1);
             let txn = Txn::new().when([versions.with_prefix()]).and_then(deletes);
-            ensure!(
-                self.txn(txn).await?.succeeded(),
-                "cannot prune: a rollout began in the meantime; try again"
-            );
+            let is_pruned = self.txn(txn).await?.succeeded();
+            ensure!(is_pruned, "cannot prune: a rollout began in the meantime; try again");
         }
         Ok(())
     }
@@ -401,7 +389,6 @@ impl Store {
         self.with_retries(request).await
     }
 
-    /// Creates a lease.
     pub(crate) async fn grant_lease(&mut self, ttl_s: i64) -> Result<i64> {
         let id = self.client.lease_grant(ttl_s, None).await.map_err(EtcdError)?.id();
         ensure!(id != 0, "etcd granted no lease");
@@ -438,16 +425,14 @@ impl Store {
     }
 
     fn unchanged(&self, seen: i64) -> Compare {
-        Compare::mod_revision(self.rollout_key(), CompareOp::Equal, seen)
+        Compare::mod_revision(self.key("rollout"), CompareOp::Equal, seen)
     }
 }
 
-/// The steps in `after` that differ from those in `before`.
 pub(crate) fn differing<'a>(before: &[Step], after: &'a [Step]) -> Vec<&'a Step> {
     after.iter().zip(before).filter(|(after, before)| after != before).map(|(after, _)| after).collect()
 }
 
-/// The messages among some effects.
 pub(crate) fn messages(effects: &[Effect]) -> impl Iterator<Item = &str> {
     effects.iter().filter_map(|effect| match effect {
         Effect::Print(line) => Some(line.as_str()),
@@ -464,22 +449,18 @@ fn end_of(prefix: &str) -> Vec<u8> {
     end
 }
 
-/// The rest of a key after `prefix`.
 fn below<'a>(kv: &'a KeyValue, prefix: &str) -> Option<&'a str> {
     std::str::from_utf8(kv.key()).ok()?.strip_prefix(prefix)
 }
 
-/// The number after `prefix` in a key.
 fn number(kv: &KeyValue, prefix: &str) -> Option<u64> {
     below(kv, prefix)?.parse().ok()
 }
 
-/// The last version whose rollout succeeded.
-pub(crate) fn last_done(outcomes: &BTreeMap<u64, Outcome>) -> Option<u64> {
+pub(crate) fn last_done(outcomes: &Outcomes) -> Option<u64> {
     outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version)
 }
 
-/// Parses a record.
 pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     serde_json::from_slice(kv.value()).with_context(|| {
         let key = String::from_utf8_lossy(kv.key()).into_owned();
@@ -498,10 +479,8 @@ pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
 fn text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(value)?;
     let length = text.len();
-    ensure!(
-        length <= MAX_RECORD_BYTES,
-        "cannot write a record of {length} bytes: the limit is {MAX_RECORD_BYTES}"
-    );
+    let limit = MAX_RECORD_BYTES;
+    ensure!(length <= limit, "cannot write a record of {length} bytes: the limit is {limit}");
     Ok(text)
 }
 
@@ -524,7 +503,6 @@ fn code(error: &Error) -> Option<i32> {
     }
 }
 
-/// Returns whether a retry may succeed, on another member or later.
 fn is_passing(error: &Error) -> bool {
     // A broken connection; a status that etcd sent has no source.
     let is_local = matches!(error, Error::GRpcStatus(status) if status.source().is_some());
@@ -564,39 +542,9 @@ fn is_tls(error: &anyhow::Error) -> bool {
     causes.any(|cause| cause.kind() == io::ErrorKind::InvalidData)
 }
 
-/// Adds a fix to an error of etcd at `address`.
-fn explain(error: Error, address: &str) -> anyhow::Error {
-    let (code, is_passing) = (code(&error), is_passing(&error));
-    let error = anyhow::Error::new(EtcdError(error));
-    match code {
-        Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
-            error.context("etcd rejects the request: this user lacks the permission (docs/how-to/secure-a-fleet.md has the roles)")
-        }
-        _ if error.to_string().contains("user name is empty") => error.context(
-            "etcd rejects the request: it requires authentication; give this client's certificate with `--etcd-cert`"
-        ),
-        Some(RESOURCE_EXHAUSTED) => {
-            error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
-        }
-        _ if is_tls(&error) => error.context(format!(
-            "cannot reach etcd at {address}: TLS failed; check `--etcd-ca`, `--etcd-cert` and the members' certificates"
-        )),
-        // A member may close the connection without an alert.
-        _ if is_passing && address.contains("https://") => error.context(format!(
-            "cannot reach etcd at {address}: no member responds, or it rejects this client; check that they run, `--etcd`, and \
-             `--etcd-cert`"
-        )),
-        _ if is_passing => error.context(format!(
-            "cannot reach etcd at {address}: no member responds; check that they run, and `--etcd`"
-        )),
-        _ => error.context("etcd rejects the request"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
 
     use super::*;
 

@@ -16,7 +16,6 @@ pub fn chain(error: &dyn Error) -> Vec<String> {
     chain
 }
 
-/// An error and its causes on one line.
 pub fn one_line(error: &dyn Error) -> String {
     chain(error).join(": ")
 }

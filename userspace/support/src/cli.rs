@@ -49,13 +49,11 @@ pub struct SettingsArgs {
 }
 
 impl SettingsArgs {
-    /// The file, and the settings that take precedence over it.
     pub fn split(self) -> (Option<PathBuf>, Settings) {
         let Self { config, profile, changes } = self;
         (config, Settings { profile, changes, ..Settings::default() })
     }
 
-    /// Reads the file's settings for all interfaces and overlays the options.
     pub fn read(self) -> anyhow::Result<Settings> {
         let (path, options) = self.split();
         let Some(path) = path else { return Ok(options) };
@@ -64,7 +62,6 @@ impl SettingsArgs {
     }
 }
 
-/// Exit code: failed or rejected.
 pub(crate) const FAILED: u8 = 1;
 
 /// Logs to standard error with the filter `DCQCN_LOG`; warnings by default.
@@ -84,7 +81,6 @@ pub fn message(line: impl fmt::Display) {
     message_lines(format_args!("{line}\n"));
 }
 
-/// As [`message`], for complete lines.
 pub fn message_lines(text: impl fmt::Display) {
     let _ = write!(io::stderr(), "{text}");
 }
@@ -137,7 +133,6 @@ fn is_closed_output(error: &anyhow::Error, output: impl AsFd) -> bool {
         && fds[0].revents().is_some_and(|events| events.intersects(closed))
 }
 
-/// Directory of the interfaces in this network namespace.
 const INTERFACES: &str = "/sys/class/net";
 
 /// Interfaces. A list that has been started, as in `eth0,`, continues.
@@ -155,22 +150,18 @@ pub fn iface(current: &OsStr) -> Vec<CompletionCandidate> {
     names.into_iter().map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
 }
 
-/// Parameters by name.
 fn key(current: &OsStr) -> Vec<CompletionCandidate> {
     keys(current, "")
 }
 
-/// Parameters by name, followed by `=`.
 pub fn key_value(current: &OsStr) -> Vec<CompletionCandidate> {
     keys(current, "=")
 }
 
-/// Interfaces, then parameters.
 pub fn iface_or_key(current: &OsStr) -> Vec<CompletionCandidate> {
     iface(current).into_iter().chain(key(current)).collect()
 }
 
-/// Interfaces, then parameters followed by `=`.
 pub fn iface_or_key_value(current: &OsStr) -> Vec<CompletionCandidate> {
     iface(current).into_iter().chain(key_value(current)).collect()
 }
@@ -196,7 +187,6 @@ struct Versioned<'a, T> {
     value: &'a T,
 }
 
-/// Standard output could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write standard output: {0}")]
 struct OutputError(#[from] io::Error);
@@ -226,7 +216,6 @@ impl Write for NamedOutput<'_> {
     }
 }
 
-/// Standard output, and the requested form.
 pub struct Output<'a> {
     out: &'a mut dyn Write,
     json: bool,
@@ -234,7 +223,6 @@ pub struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Prints to `out`, as JSON or as text.
     pub fn new(out: &'a mut dyn Write, json: bool) -> Self {
         Self { out, json, changes: false }
     }
@@ -244,7 +232,6 @@ impl<'a> Output<'a> {
         self.changes = true;
     }
 
-    /// Whether JSON is requested.
     pub const fn is_json(&self) -> bool {
         self.json
     }
@@ -254,15 +241,10 @@ impl<'a> Output<'a> {
         Box::new(NamedOutput(&mut *self.out))
     }
 
-    /// Prints `report` in the requested form.
-    ///
-    /// # Errors
-    /// Standard output is closed or full.
     pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
         self.show_as(report, report)
     }
 
-    /// Prints `report` as JSON, or `text`.
     pub fn show_as(&mut self, report: &impl Serialize, text: impl fmt::Display) -> anyhow::Result<()> {
         if self.json { self.json(report) } else { self.text(&text) }
     }
@@ -279,7 +261,6 @@ impl<'a> Output<'a> {
         written(self.out.write_all(b"\n"))
     }
 
-    /// Prints `value` as text.
     pub fn text(&mut self, value: &impl fmt::Display) -> anyhow::Result<()> {
         written(self.out.write_all(value.to_string().as_bytes()))
     }
@@ -294,7 +275,6 @@ impl<'a> Output<'a> {
         written(self.out.write_all(b"\n"))
     }
 
-    /// Flushes the output.
     pub fn finish(&mut self) -> anyhow::Result<()> {
         written(self.out.flush())
     }
@@ -359,11 +339,8 @@ mod tests {
         }
         for (changes, is_mentioned) in [(false, false), (true, true)] {
             let error = with_changes(OutputError(io::Error::other("full")).into(), changes).to_string();
-            assert_eq!(
-                error.contains("the changes were made, only the output is incomplete"),
-                is_mentioned,
-                "{error}"
-            );
+            let mention = "the changes were made, only the output is incomplete";
+            assert_eq!(error.contains(mention), is_mentioned, "{error}");
         }
     }
 

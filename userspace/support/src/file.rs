@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
-/// Interval between attempts to lock a file.
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A file that is written next to another and replaces it once complete: readers see either the old or the new one, and
@@ -43,10 +42,8 @@ impl Replacement {
         Ok(Self { writer, pending: Some((temporary, path)) })
     }
 
-    /// Replaces the old file, and takes over its mode, and its owner and group where this process may.
-    ///
-    /// # Errors
-    /// The write failed; the old file is still there.
+    /// Replaces the old file, and takes over its mode, and its owner and group where this process may. On error the old
+    /// file is still there.
     pub fn finish(mut self) -> io::Result<()> {
         self.writer.flush()?;
         if let Some((temporary, path)) = self.pending {
@@ -78,7 +75,6 @@ impl Seek for Replacement {
     }
 }
 
-/// Replaces the file at `path` by one with this content.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = Replacement::create(path)?;
     file.write_all(content)?;
@@ -126,7 +122,6 @@ pub fn lock_within(file: &File, timeout: Duration) -> io::Result<bool> {
     }
 }
 
-/// The error of a compressed file.
 pub fn compressed(tool: &str) -> io::Error {
     io::Error::other(format!("it is compressed; decompress it with `{tool}`"))
 }

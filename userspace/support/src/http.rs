@@ -19,7 +19,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// Time limit for receiving a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a request's head, bytes.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -30,14 +29,12 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time limit of replies in progress at shutdown.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Limits of a connection that depend on its use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Time limit of the whole connection; `None` for streams.
     pub connection: Option<Duration>,
     /// TCP user timeout: the kernel closes a connection whose peer does not read for this long.
     pub unread: Duration,
-    /// Whether a connection serves several requests.
     pub keep_alive: bool,
 }
 
@@ -52,12 +49,9 @@ impl Limits {
     pub const PAGE: Self = Self { connection: None, unread: Duration::from_secs(20), keep_alive: true };
 }
 
-/// A connection.
 #[derive(Debug)]
 struct Open {
-    /// Closes it.
     end: AbortHandle,
-    /// A request was received.
     has_request: Arc<AtomicBool>,
 }
 
@@ -72,12 +66,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of `router` without connections.
     pub fn new(router: Router, limits: Limits) -> Self {
         Self { router, limits, open: VecDeque::new(), connections: JoinSet::new() }
     }
 
-    /// Serves until dropped.
     pub async fn accept(&mut self, listener: &TcpListener) {
         loop {
             tokio::select! {

@@ -22,9 +22,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Action if a command does not exit in order: minimal, because the rest of the process may be blocked.
 pub(crate) type ForcedExit = fn();
 
-/// Errors of an [`Interrupt`].
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe variants and fields")]
 pub enum Error {
     #[error("cannot watch for Ctrl-C")]
     Watch(#[source] io::Error),
@@ -72,20 +70,13 @@ impl Interrupt {
         mask.thread_block()?;
         let received = Arc::new(AtomicBool::new(false));
         let signals = Arc::new(signals);
-        let watcher = Watcher {
-            signals: Arc::clone(&signals),
-            needed,
-            alive,
-            requested,
-            received: Arc::clone(&received),
-            last_resort,
-        };
-        let interrupt = Self { previous_mask, signals, received, request, _alive };
+        let (pending, flag) = (Arc::clone(&signals), Arc::clone(&received));
+        let interrupt = Self { previous_mask, signals: pending, received: flag, request, _alive };
+        let watcher = Watcher { signals, needed, alive, requested, received, last_resort };
         thread::Builder::new().name("interrupt".into()).spawn(move || watcher.run())?;
         Ok(interrupt)
     }
 
-    /// Whether the exit was requested.
     pub fn is_requested(&self) -> bool {
         self.received.load(Ordering::Acquire)
     }
@@ -134,7 +125,6 @@ pub fn wait_for_hangup(fd: &impl AsFd) -> io::Result<()> {
     }
 }
 
-/// State of the thread.
 struct Watcher {
     signals: Arc<SignalFd>,
     needed: Vec<OwnedFd>,

@@ -1,6 +1,8 @@
 //! Utilities independent of DCQCN: tables, numbers and times as text, the kernel's clock,
 //! interrupts, logging, HTTP.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 pub mod causes;
 #[cfg(feature = "cli")]
 pub mod cli;

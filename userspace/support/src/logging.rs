@@ -4,13 +4,10 @@ use std::env;
 
 use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 
-/// Environment variable with a filter.
 const VARIABLE: &str = "DCQCN_LOG";
 
-/// Reason why a text is not a log filter.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// Wrong syntax.
     #[error(transparent)]
     Parse(#[from] ParseError),
     /// A word that is neither a level nor one of this project's modules.

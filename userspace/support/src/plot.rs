@@ -25,9 +25,7 @@ const RIGHT: u32 = 150;
 const BOTTOM: u32 = 42;
 /// Part of the margin that stays empty, without which the axis description would be cut off.
 const EDGE: u32 = 12;
-/// Maximum right margin, for a legend of long labels.
 const MAX_RIGHT: u32 = 360;
-/// Distance between the lines of a legend.
 const LEGEND_STEP: u32 = 19;
 /// Lines of a legend between two charts.
 const LEGEND_LINES: usize = ((CHART_HEIGHT - TOP) / LEGEND_STEP) as usize;
@@ -35,7 +33,6 @@ const LEGEND_LINES: usize = ((CHART_HEIGHT - TOP) / LEGEND_STEP) as usize;
 const TITLE_TEXT: u32 = 26;
 const CAPTION_TEXT: u32 = 18;
 const TEXT: u32 = 15;
-/// Text size of row names.
 const ROW_TEXT: u32 = 12;
 /// Pixels per unit of the PNG, so that it is sharp on any screen. The SVG needs none.
 const PNG_SCALE: u32 = 2;
@@ -52,19 +49,14 @@ pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0x00, 0x00, 0x00),
 ];
-/// For reference levels.
 pub const LEVEL: RGBColor = RGBColor(0x80, 0x80, 0x80);
-/// For text and axes.
 pub const AXIS: RGBColor = RGBColor(0x44, 0x44, 0x44);
 const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
-/// Maximum number of curves in a legend.
 pub const MAX_LEGEND: usize = 10;
 /// Maximum number of points along an axis that the picture can show.
 const MAX_POINTS: f64 = 1000.0;
 
-/// Errors of writing a picture.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe variants and fields")]
 pub enum Error {
     #[error("cannot create the directory {}", .path.display())]
     Directory { path: PathBuf, source: io::Error },
@@ -77,23 +69,19 @@ pub enum Error {
 /// Points, in the units of the axes.
 pub type Curve = Vec<(f64, f64)>;
 
-/// A curve and how it is drawn.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// Name in the legend; `None` omits it there.
     pub label: Option<String>,
     /// Points; those above the chart's top are drawn at the top.
     pub curve: Curve,
-    /// Colour and opacity.
     pub colour: RGBAColor,
     /// Width; 1 is thin.
     pub width: u32,
-    /// Whether the line is dashed.
     pub dashed: bool,
 }
 
 impl Line {
-    /// A line with a name.
     pub fn new(label: impl Into<String>, curve: Curve, colour: RGBColor, width: u32) -> Self {
         Self { label: Some(label.into()), curve, colour: colour.to_rgba(), width, dashed: false }
     }
@@ -104,46 +92,32 @@ impl Line {
     }
 }
 
-/// One pair of axes with curves.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// Caption.
     pub caption: String,
-    /// Label of the horizontal axis, as in `time, s`.
     pub across: &'static str,
-    /// Label of the vertical axis, as in `Mbit/s`.
     pub up: &'static str,
-    /// Start of the horizontal axis.
     pub start: f64,
-    /// End of the horizontal axis.
     pub end: f64,
     /// End of the vertical axis, which starts at 0.
     pub top: f64,
     /// Curves; later ones cover earlier ones.
     pub lines: Vec<Line>,
-    /// Rectangles behind the curves.
     pub cells: Vec<Cell>,
-    /// Scale of the horizontal axis.
     pub marks: Marks,
     /// Names of rows, from the bottom, each one unit high; if empty, the vertical axis has numbers.
     pub rows: Vec<String>,
 }
 
-/// A rectangle, in the units of the axes.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// Horizontal range.
     pub across: [f64; 2],
-    /// Vertical range.
     pub up: [f64; 2],
-    /// Colour.
     pub colour: RGBColor,
 }
 
-/// Scale of an axis.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Marks {
-    /// Linear.
     #[default]
     Value,
     /// Logarithmic: powers of ten, in bytes.
@@ -183,11 +157,8 @@ pub fn write_both(
     Ok(files)
 }
 
-/// Writes one picture in the format of the name's extension, replacing the file once complete. Charts are stacked in
-/// order.
-///
-/// # Errors
-/// The name ends neither in `.svg` nor in `.png`, or the file cannot be written.
+/// Writes one picture in the format of the name's extension, `.svg` or `.png`, replacing the file once complete. Charts
+/// are stacked in order.
 pub fn write(file: &Path, title: &str, charts: &[Chart]) -> Result<(), Error> {
     register_font()?;
     draw(file, title, charts)
@@ -222,7 +193,6 @@ fn draw(file: &Path, title: &str, charts: &[Chart]) -> Result<(), Box<dyn std::e
     Ok(())
 }
 
-/// Writes RGB pixels of three bytes.
 fn write_png(
     output: impl Write,
     (width, height): (u32, u32),
@@ -247,7 +217,6 @@ fn register_font() -> Result<(), Error> {
 
 type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// Right margin for the longest label of the legends, which are left-aligned.
 fn right_margin(charts: &[Chart]) -> u32 {
     let labels = charts.iter().flat_map(|chart| &chart.lines).filter_map(|line| line.label.as_ref());
     let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
@@ -266,7 +235,6 @@ struct Canvas<'a, DB: DrawingBackend> {
 }
 
 impl<DB: DrawingBackend> Canvas<'_, DB> {
-    /// Draws the picture.
     fn draw(&self, title: &str, charts: &[Chart]) -> Drawn<DB> {
         self.area.fill(&WHITE)?;
         self.text(title, LEFT, 12, TITLE_TEXT)?;
@@ -277,7 +245,6 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         self.area.present()
     }
 
-    /// One chart: caption, axes, lines and legend.
     fn chart(&self, chart: &Chart) -> Drawn<DB> {
         let Self { area, scale, right } = *self;
         let Chart { caption, across, up, start, end, top, lines, cells, marks, rows } = chart;
@@ -370,14 +337,10 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
 
     /// Writes `text` with its upper left corner at (`x`, `y`).
     fn text(&self, text: &str, x: u32, y: u32, size: u32) -> Drawn<DB> {
-        self.area.draw(&Text::new(
-            text.to_owned(),
-            self.at(x, y),
-            (FONT, size * self.scale).into_font().color(&AXIS),
-        ))
+        let style = (FONT, size * self.scale).into_font().color(&AXIS);
+        self.area.draw(&Text::new(text.to_owned(), self.at(x, y), style))
     }
 
-    /// Position of a point, in pixels, far inside 31 bits.
     fn at(&self, x: u32, y: u32) -> (i32, i32) {
         ((x * self.scale) as i32, (y * self.scale) as i32)
     }
@@ -410,7 +373,6 @@ impl Marks {
     }
 }
 
-/// A number at an axis, without trailing zeros.
 fn tick(value: f64) -> String {
     format!("{:.2}", value).trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -435,7 +397,6 @@ pub fn thin_out(points: impl Iterator<Item = (f64, f64)>, end: f64, reduce: fn(&
     thin
 }
 
-/// Mean of values, for [`thin_out`].
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
@@ -534,16 +495,8 @@ mod tests {
         // An empty axis is drawn too.
         let cells = vec![Cell { across: [0.0, 0.5], up: [0.0, 1.0], colour: heat(0.3) }];
         let rows = vec!["row".to_owned()];
-        let chart = Chart {
-            caption: "c".into(),
-            across: "time, s",
-            up: "KB",
-            end: 1.0,
-            lines,
-            cells,
-            rows,
-            ..Chart::default()
-        };
+        let (caption, across, up) = ("c".into(), "time, s", "KB");
+        let chart = Chart { caption, across, up, end: 1.0, lines, cells, rows, ..Chart::default() };
         let [svg, png] =
             write_both(&directory.path().join("new"), "x", "t", &[chart.clone(), chart]).unwrap();
         assert!(fs::read_to_string(svg).unwrap().contains("<svg"));

@@ -13,12 +13,9 @@ pub fn count(number: impl TryInto<u64>, noun: &str) -> String {
     }
 }
 
-/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
-    /// Text, on the left.
     Left,
-    /// Numbers, on the right.
     Right,
 }
 
@@ -51,14 +48,12 @@ impl Table {
         Self { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row with a cell for each column.
     pub fn row(&mut self, cells: impl Into<Vec<String>>) {
         let cells = cells.into();
         debug_assert_eq!(cells.len(), self.columns.len(), "{cells:?}");
         self.rows.push(cells);
     }
 
-    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -91,7 +86,6 @@ impl fmt::Display for Table {
     }
 }
 
-/// A rate in bit/s.
 pub fn bps(bps: f64) -> String {
     scaled(bps, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s"])
 }
@@ -106,7 +100,6 @@ pub fn seconds(ns: u64) -> String {
     format!("{} s", ns as f64 / 1e9)
 }
 
-/// A time in ns.
 pub fn ns(ns: u64) -> String {
     const MINUTE_NS: u64 = 60_000_000_000;
     match ns / MINUTE_NS {

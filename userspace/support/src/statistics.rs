@@ -6,7 +6,6 @@ const SUB_BITS: u32 = SUB_BINS.trailing_zeros();
 /// Values below `SUB_BINS` have exact bins; each further power of two up to 2^64 has `SUB_BINS`.
 const BINS: usize = ((64 - SUB_BITS as usize) + 1) * SUB_BINS as usize;
 
-/// A histogram whose bins widen with the value.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -21,7 +20,6 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts `value`.
     pub fn record(&mut self, value: u64) {
         self.record_many(value, 1);
     }
@@ -35,7 +33,6 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// Adds all values of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -44,7 +41,6 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Number of values.
     pub const fn count(&self) -> u64 {
         self.total
     }

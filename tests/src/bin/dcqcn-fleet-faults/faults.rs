@@ -7,29 +7,24 @@ use dcqcn_tests::prelude::*;
 
 use crate::fleet::Fleet;
 
-/// A fault during a rollout.
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
     /// Parameters of the new version.
     pub(crate) parameters: &'static str,
-    /// Whether the rollout should succeed.
     pub(crate) gets_there: bool,
     /// The fault starts the first coordinator.
     pub(crate) is_alone: bool,
     /// Takes minutes; only injected on request.
     pub(crate) is_long: bool,
-    /// Requires `libfaketime`.
     pub(crate) needs_clock: bool,
     pub(crate) make: fn(&mut Fleet) -> Result<()>,
 }
 
-/// A fault that does not prevent the rollout.
 pub(crate) const fn fault(name: &'static str, make: fn(&mut Fleet) -> Result<()>) -> Fault {
     let [is_alone, is_long, needs_clock] = [false; 3];
     Fault { name, parameters: "rpg_gd = 12", gets_there: true, is_alone, is_long, needs_clock, make }
 }
 
-/// A fault that causes a rollback.
 const fn harmful_rollout(name: &'static str, make: fn(&mut Fleet) -> Result<()>) -> Fault {
     Fault { gets_there: false, ..fault(name, make) }
 }

@@ -8,8 +8,9 @@ use dcqcn_tests::fleet::{MockDaemon, reporting_hosts};
 use dcqcn_tests::prelude::*;
 use dcqcn_tests::socket::http;
 
+use crate::seconds;
+
 const TIMEOUT: Duration = Duration::from_secs(900);
-/// Measuring time of an idle fleet.
 const IDLE: Duration = Duration::from_secs(30);
 /// The fastest possible policy: one canary, then a single wave, a hundred hosts at a time.
 const ROLLOUT: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 100\nsoak = '0s'\npatience = '60s'";
@@ -66,7 +67,6 @@ impl Fleet {
     }
 }
 
-/// Resource usage of all etcd members and of the coordinator.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     etcd_cpu_s: f64,
@@ -188,18 +188,18 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     let mut row = |what: &str, value: String| table.row([what.into(), value]);
     let began = Instant::now();
     ensure!(reporting_hosts(&fleet.status()?) == hosts, "`status` does not list all hosts");
-    row("reading the fleet (`status`)", seconds(began));
+    row("reading the fleet (`status`)", seconds(began.elapsed()));
 
     let coordinator = fleet.start(&["coordinate"])?;
     let pid = coordinator.0.id();
     let began = Instant::now();
     fleet.apply(&interfaces(11))?;
-    row("`apply` without --wait", seconds(began));
+    row("`apply` without --wait", seconds(began.elapsed()));
     let mut has = BTreeMap::new();
     obey(&fleet.etcd, &orders, &mut has, |has| has.len() == hosts)?;
     fleet.wait_until_ended("done")?;
-    row("from apply to the end of the rollout", seconds(began));
-    row("CPU of the coordinator for it", format!("{:.1} s", cpu_time(pid)?.as_secs_f64()));
+    row("from apply to the end of the rollout", seconds(began.elapsed()));
+    row("CPU of the coordinator for it", seconds(cpu_time(pid)?));
 
     let cpu = cpu_time(pid)?;
     fleet.apply(&interfaces(12))?;
@@ -208,11 +208,11 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 2) >= hosts / 2)?;
     let began = Instant::now();
     fleet.run(&["abort"])?;
-    row("`abort` with half of the hosts changed", seconds(began));
+    row("`abort` with half of the hosts changed", seconds(began.elapsed()));
     obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 1) == hosts)?;
     fleet.wait_until_ended("rolled back")?;
-    row("from abort to the end of the rollback", seconds(began));
-    row("CPU of the coordinator for both", format!("{:.1} s", (cpu_time(pid)? - cpu).as_secs_f64()));
+    row("from abort to the end of the rollback", seconds(began.elapsed()));
+    row("CPU of the coordinator for both", seconds(cpu_time(pid)? - cpu));
     let used = used(&fleet.etcd, &coordinator)?;
     row("memory of the coordinator", format!("{:.0} MB", memory_kb(pid, "VmRSS")? as f64 / 1e3));
     row("database of etcd", format!("{:.0} MB", used.database_mb));
@@ -220,7 +220,6 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     Ok(())
 }
 
-/// Interfaces with 4 KB of parameters.
 fn interfaces(gd: u8) -> String {
     let one = |number: usize| {
         format!(
@@ -230,7 +229,6 @@ fn interfaces(gd: u8) -> String {
     (0..40).map(one).collect()
 }
 
-/// Watches the orders, by host.
 fn watch_orders(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
     let mut command = etcd.watch("/dcqcn/hosts/")?;
     let mut child = command.stdout(Stdio::piped()).spawn()?;
@@ -278,10 +276,6 @@ fn obey(
         etcd.put(&last.into_iter().collect::<Vec<_>>())?;
     }
     Ok(())
-}
-
-fn seconds(began: Instant) -> String {
-    format!("{:.1} s", began.elapsed().as_secs_f64())
 }
 
 fn wait(what: &str, pause: Duration, mut is: impl FnMut() -> Result<bool>) -> Result<()> {

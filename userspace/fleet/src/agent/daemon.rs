@@ -3,35 +3,27 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use dcqcn_control_api::{
-    Applied, Apply, ClientError, ControlClient, Health, Release, Status, Verb, lock_path,
-};
+use dcqcn_control_api::{ClientError, Release, Status, lock_path};
+use tokio::task::spawn_blocking;
 
 use super::order::Order;
-use crate::record::{DesiredConfig, OVERRIDE_PREFIX};
-use crate::request::send;
+use crate::prelude::*;
 
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for changes, the same as the daemon's own.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
 
-/// Result of forwarding an order.
-#[derive(Debug)]
-pub(super) enum ApplyResult {
-    /// The configuration is active; `changed` if it was not before.
-    Active {
-        changed: bool,
-    },
-    Refused(String),
-    /// Transient error: the daemon requests a retry.
-    Busy(String),
-    Unreachable(String),
+/// Sends one request to the daemon from a blocking thread.
+pub(crate) async fn send<T: DeserializeOwned + Send + 'static>(
+    client: &ControlClient,
+    verb: Verb,
+) -> Result<T, ClientError> {
+    let client = client.clone();
+    let result = spawn_blocking(move || client.request(verb)).await;
+    result.unwrap_or_else(|error| Err(ClientError::Answer(error.to_string())))
 }
 
-/// Name of a version's configuration on a host.
 pub(super) fn name(version: u64) -> String {
     format!("{OVERRIDE_PREFIX}{version}")
 }
@@ -41,7 +33,6 @@ pub(super) fn is_of_fleet(name: &str) -> bool {
     name.starts_with(OVERRIDE_PREFIX)
 }
 
-/// Client of this host's daemon, with a time limit per kind of request.
 pub(super) struct DaemonClient {
     socket: PathBuf,
     query_client: ControlClient,
@@ -52,18 +43,13 @@ pub(super) struct DaemonClient {
 
 impl DaemonClient {
     pub(super) fn new(socket: &Path) -> Self {
-        Self {
-            socket: socket.to_owned(),
-            query_client: ControlClient::new(socket, QUERY_TIMEOUT),
-            change: ControlClient::new(socket, CHANGE_TIMEOUT),
-            claim: None,
-        }
+        let client = |timeout: Duration| ControlClient::new(socket, timeout);
+        let (query_client, change) = (client(QUERY_TIMEOUT), client(CHANGE_TIMEOUT));
+        Self { socket: socket.to_owned(), query_client, change, claim: None }
     }
 
-    /// Claims the daemon for this agent until it exits, if the daemon has created the file to lock.
-    ///
-    /// # Errors
-    /// Another agent has claimed it: both would replace each other's configuration.
+    /// Claims the daemon for this agent until it exits, if the daemon has created the file to lock. Fails if another agent
+    /// has claimed it: both would replace each other's configuration.
     pub(super) fn claim(&mut self) -> Result<(), String> {
         let path = lock_path(&self.socket);
         let file = match File::open(&path) {
@@ -91,44 +77,24 @@ impl DaemonClient {
         Ok(())
     }
 
-    /// Forwards an order. The daemon ignores a configuration that is already active. An order without configuration does not
-    /// remove another client's override.
-    pub(super) async fn apply(&self, order: &Order) -> ApplyResult {
+    /// Forwards an order, and returns whether it changed anything. An order without configuration does not remove another
+    /// client's override.
+    pub(super) async fn apply(&self, order: &Order) -> Result<bool, ClientError> {
         let Order { desired: DesiredConfig { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());
-        let result = async {
-            let verb = match text {
-                None => {
-                    let status: Status = send(&self.query_client, Verb::Status {}).await?;
-                    let Some(over) = status.config.filter(|name| is_of_fleet(name)) else { return Ok(false) };
-                    Verb::Release(Release { by, why, over: Some(over) })
-                }
-                Some(text) => {
-                    let name = name(target.version);
-                    Verb::Apply(Apply {
-                        name,
-                        text: text.clone(),
-                        by,
-                        why,
-                        confirm_within_s: None,
-                        over: None,
-                    })
-                }
-            };
-            Ok(send::<Applied>(&self.change, verb).await?.changed)
-        };
-        match result.await {
-            Ok(changed) => ApplyResult::Active { changed },
-            Err(error) if error.is_refusal() => ApplyResult::Refused(error.to_string()),
-            // A change of unknown result may still complete.
-            Err(error @ (ClientError::Busy(_) | ClientError::Unknown(_))) => {
-                ApplyResult::Busy(error.to_string())
+        let verb = match text.clone() {
+            None => {
+                let status: Status = send(&self.query_client, Verb::Status {}).await?;
+                let Some(over) = status.config.filter(|name| is_of_fleet(name)) else { return Ok(false) };
+                Verb::Release(Release { by, why, over: Some(over) })
             }
-            Err(error) => ApplyResult::Unreachable(error.to_string()),
-        }
+            Some(text) => {
+                Verb::Apply(Apply { name: name(target.version), text, by, why, ..Apply::default() })
+            }
+        };
+        Ok(send::<Applied>(&self.change, verb).await?.changed)
     }
 
-    /// Queries the daemon's status and counters.
     pub(super) async fn poll(&self) -> Result<(Status, Health), String> {
         let status = send(&self.query_client, Verb::Status {}).await.map_err(|error| error.to_string())?;
         let health = send(&self.query_client, Verb::Health {}).await.map_err(|error| error.to_string())?;
@@ -145,7 +111,6 @@ mod tests {
     use dcqcn_control_api::Answer;
 
     use super::*;
-    use crate::record::Target;
 
     #[test]
     fn second_agent_of_a_daemon_refused() {
@@ -158,7 +123,7 @@ mod tests {
         assert_eq!([first.claim(), first.claim()], [Ok(()), Ok(())]);
         assert!(second.claim().is_err_and(|error| error.contains("another agent controls the daemon")));
         // Created again by the daemon.
-        std::fs::remove_file(lock_path(&path)).unwrap();
+        fs::remove_file(lock_path(&path)).unwrap();
         File::create(lock_path(&path)).unwrap();
         assert_eq!(first.claim(), Ok(()));
         assert!(second.claim().is_err());
@@ -182,6 +147,6 @@ mod tests {
         let target = Target { version: 7, ..Target::default() };
         let order = Order { desired: DesiredConfig { target, by, why }, text: Some(String::new()) };
         let result = DaemonClient::new(&path).apply(&order).await;
-        assert!(matches!(&result, ApplyResult::Busy(why) if why.contains("user 7")), "{result:?}");
+        assert!(matches!(&result, Err(ClientError::Busy(why)) if why.contains("user 7")), "{result:?}");
     }
 }

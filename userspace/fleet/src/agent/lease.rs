@@ -2,14 +2,11 @@
 //!
 //! A separate task keeps the lease alive, so a slow change on the daemon does not let it expire.
 
-use std::time::Duration;
-
-use anyhow::Result;
 use tokio::sync::watch::{Receiver, Sender, channel};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep_until;
 
-use crate::record::{Member, Report};
-use crate::store::Store;
+use super::Options;
+use crate::prelude::*;
 
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -43,7 +40,6 @@ async fn hold(
     store.keep_lease(id, third, third).await
 }
 
-/// Returns whether reports differ in more than metrics.
 fn differs_in_state(old: Option<&Report>, new: &Report) -> bool {
     old.is_none_or(|old| {
         (&old.tried, &old.applying, &old.failing, &old.interfaces)
@@ -83,36 +79,34 @@ impl Rival {
     }
 }
 
-pub(super) struct Reporting {
-    pub(super) store: Store,
-    pub(super) host: String,
-    pub(super) member: Member,
-    pub(super) ttl_s: i64,
-    /// The agent's own period.
-    pub(super) every: Duration,
-    /// The fleet's period, which takes precedence if it is longer.
-    pub(super) fleet: Receiver<Option<Duration>>,
-}
-
-/// Reports changes immediately, and metrics once per period.
-pub(super) async fn report(reporting: Reporting, reports: Receiver<Option<Report>>) {
+/// Reports changes immediately, and metrics once per period; that of the fleet takes precedence if it is longer.
+pub(super) async fn report(
+    store: Store,
+    options: Options,
+    fleet: Receiver<Option<Duration>>,
+    reports: Receiver<Option<Report>>,
+) {
     let (sender, lease) = channel(None);
     tokio::select! {
-        () = maintain(reporting.store.clone(), reporting.ttl_s, sender) => {}
-        () = write(reporting, lease, reports) => {}
+        () = maintain(store.clone(), options.ttl_s, sender) => {}
+        () = write(store, options, fleet, lease, reports) => {}
     }
 }
 
 async fn write(
-    mut reporting: Reporting,
+    mut store: Store,
+    options: Options,
+    fleet: Receiver<Option<Duration>>,
     mut lease: Receiver<Option<i64>>,
     mut reports: Receiver<Option<Report>>,
 ) {
+    let Options { host, labels, every: own, .. } = options;
+    let member = Member { labels };
     let (mut reported, mut reported_at, mut used): (Option<Report>, _, _) = (None, Instant::now(), None);
     let mut logged = String::new();
     let mut rival = Rival::default();
     loop {
-        let every = reporting.fleet.borrow().map_or(reporting.every, |period| period.max(reporting.every));
+        let every = fleet.borrow().map_or(own, |period| period.max(own));
         tokio::select! {
             changed = reports.changed() => if changed.is_err() { return },
             changed = lease.changed() => if changed.is_err() { return },
@@ -126,22 +120,21 @@ async fn write(
             continue;
         };
         // The other agent has the same period: after three periods without a report it has exited.
-        report.failing.extend(rival.complaint(&reporting.host, 3 * every));
+        report.failing.extend(rival.complaint(&host, 3 * every));
         if used == Some(id) && !differs_in_state(reported.as_ref(), &report) && reported_at.elapsed() < every
         {
             continue;
         }
-        let store = &mut reporting.store;
         let done = async {
             if used != Some(id) {
-                store.put_record(&reporting.host, "member", &reporting.member, None).await?;
+                store.put_record(&host, "member", &member, None).await?;
             }
-            store.put_record(&reporting.host, "report", &report, Some(id)).await
+            store.put_record(&host, "report", &report, Some(id)).await
         };
         match done.await {
             Ok(before) => {
                 if rival.wrote(id, before) {
-                    tracing::warn!(host = reporting.host, "another agent reports under this name");
+                    tracing::warn!(host, "another agent reports under this name");
                 }
                 logged.clear();
                 (reported, reported_at, used) = (Some(report), Instant::now(), Some(id));

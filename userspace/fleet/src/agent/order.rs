@@ -1,14 +1,10 @@
 //! The order for this host in etcd.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use etcd_client::WatchOptions;
 use tokio::sync::watch::Sender;
-use tokio::time::{sleep, timeout};
 
-use crate::record::{DesiredConfig, Target, hash};
-use crate::store::{EtcdError, Store};
+use crate::prelude::*;
+use crate::record::hash;
 
 /// Maximum silence of a watch before the order is read again.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
@@ -21,12 +17,9 @@ pub(super) struct Order {
     pub(super) text: Option<String>,
 }
 
-/// Last known order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LatestOrder {
-    /// The last readable order.
     pub(super) order: Option<Order>,
-    /// Reason why a newer one is unreadable.
     pub(super) problem: Option<String>,
 }
 
@@ -95,25 +88,20 @@ async fn once(
     Ok(())
 }
 
-/// Reads the text of a configuration.
-///
-/// # Errors
-/// etcd does not respond. The inner error: the version is unreadable, or differs from the ordered content.
+/// Reads the text of a configuration. The inner error: the version is unreadable, or differs from the ordered content.
 async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String>>> {
     if target.group.is_none() {
         return Ok(Ok(None));
     }
-    let Some(version) = store.find_version(target.version).await? else {
-        return Ok(Err(anyhow::anyhow!("version {} does not exist in etcd", target.version)));
+    let number = target.version;
+    let Some(version) = store.find_version(number).await? else {
+        return Ok(Err(anyhow::anyhow!("version {number} does not exist in etcd")));
     };
     Ok(version.and_then(|version| {
         let text = version.text_of(target.group.as_deref()).map(str::to_owned);
-        let text = text.with_context(|| format!("version {} has no such group", target.version))?;
-        ensure!(
-            target.hash.as_ref() == Some(&hash(&text)),
-            "version {} differs from the ordered content: its number was used twice",
-            target.version
-        );
+        let text = text.with_context(|| format!("version {number} has no such group"))?;
+        let is_same = target.hash.as_ref() == Some(&hash(&text));
+        ensure!(is_same, "version {number} differs from the ordered content: its number was used twice");
         Ok(Some(text))
     }))
 }

@@ -1,11 +1,6 @@
 //! Metrics of a host over the last minute, or since its configuration changed.
 
-use std::collections::{BTreeMap, VecDeque};
-
-use dcqcn_control_api::{Counts, Health};
-
-use crate::measure::{MEASURES, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
-use crate::record::Rates;
+use crate::prelude::*;
 
 const WINDOW_NS: u64 = 60_000_000_000;
 /// Number of parts of the window for estimating the variance of a count.
@@ -69,14 +64,9 @@ impl Window {
             of.insert(THROUGHPUT.into(), Reading::default());
         }
         let known: Vec<u64> = last.interfaces.values().filter_map(|counts| counts.queue_pairs).collect();
-        Rates {
-            window_ms: last.at_ns.saturating_sub(first.at_ns) / 1_000_000,
-            data_packets,
-            quiet_ms,
-            gap_ms,
-            queue_pairs: (!known.is_empty()).then(|| known.iter().sum()),
-            of,
-        }
+        let queue_pairs = (!known.is_empty()).then(|| known.iter().sum());
+        let window_ms = last.at_ns.saturating_sub(first.at_ns) / 1_000_000;
+        Rates { window_ms, data_packets, quiet_ms, gap_ms, queue_pairs, of }
     }
 
     /// Increments of a counter between consecutive samples, summed over all interfaces.
@@ -93,12 +83,10 @@ impl Window {
         self.pairs().map(|(before, now)| grown(before, now)).collect()
     }
 
-    /// Times between consecutive samples, in nanoseconds.
     fn spans(&self) -> Vec<u64> {
         self.pairs().map(|(before, now)| now.at_ns.saturating_sub(before.at_ns)).collect()
     }
 
-    /// Consecutive samples.
     fn pairs(&self) -> impl Iterator<Item = (&Health, &Health)> {
         self.0.iter().zip(self.0.iter().skip(1))
     }
@@ -143,25 +131,26 @@ mod tests {
 
     fn health(at_s: u64, attached_at_ns: u64, data_packets: u64, marked_packets: u64) -> Health {
         let counts = Counts { attached_at_ns, data_packets, marked_packets, ..Counts::default() };
-        Health {
-            at_ns: at_s * 1_000_000_000,
-            interfaces: [("eth0".into(), counts)].into(),
-            failing: Vec::new(),
+        let interfaces = [("eth0".into(), counts)].into();
+        Health { at_ns: at_s * 1_000_000_000, interfaces, failing: Vec::new() }
+    }
+
+    /// Samples at these times, with packets since the start.
+    fn sampled(samples: impl IntoIterator<Item = (u64, u64)>) -> Window {
+        let mut window = Window::default();
+        for (second, packets) in samples {
+            window.add(health(second, 7, packets, packets / 100));
         }
+        window
     }
 
     #[test]
     fn window_of_a_minute_restarts_on_change() {
-        let mut window = Window::default();
-        assert_eq!(window.rates(), Rates::default());
-        for second in 0..=100 {
-            window.add(health(second, 7, second * 1_000, second * 10));
-        }
+        assert_eq!(Window::default().rates(), Rates::default());
+        let mut window = sampled((0..=100).map(|second| (second, second * 1_000)));
         let rates = window.rates();
-        assert_eq!(
-            (rates.window_ms, rates.data_packets, rates.value("marks")),
-            (60_000, 60_000, Some(10_000))
-        );
+        assert_eq!((rates.window_ms, rates.data_packets), (60_000, 60_000));
+        assert_eq!(rates.value("marks"), Some(10_000));
         assert_eq!(rates.of[THROUGHPUT], Reading { value: 1_000, spread: 4 });
         window.clear();
         window.add(health(101, 7, 101_000, 1_010));
@@ -182,13 +171,8 @@ mod tests {
 
     #[test]
     fn rates_ignore_time_before_traffic() {
-        let mut window = Window::default();
-        for (second, packets) in
-            [(0, 0), (10, 0), (11, 500), (12, 1_000), (15, 1_500), (16, 2_000), (20, 2_000)]
-        {
-            window.add(health(second, 7, packets, 0));
-        }
-        let rates = window.rates();
+        let samples = [(0, 0), (10, 0), (11, 500), (12, 1_000), (15, 1_500), (16, 2_000), (20, 2_000)];
+        let rates = sampled(samples).rates();
         assert_eq!((rates.quiet_ms, rates.gap_ms), (4_000, 3_000));
         assert_eq!(rates.value(THROUGHPUT), Some(200), "2,000 packets in 10 s");
     }
@@ -203,19 +187,13 @@ mod tests {
 
     #[test]
     fn irregular_sampling_adds_no_dispersion() {
-        let mut window = Window::default();
-        for second in [0, 1, 2, 10, 11, 30, 31] {
-            window.add(health(second, 7, second * 1_000, 0));
-        }
+        let window = sampled([0, 1, 2, 10, 11, 30, 31].map(|second| (second, second * 1_000)));
         assert_eq!(window.rates().of[THROUGHPUT], Reading { value: 1_000, spread: 5 });
     }
 
     #[test]
     fn spread_of_two_parts_is_unknown() {
-        let mut window = Window::default();
-        for second in 0..3 {
-            window.add(health(second, 7, second * 1_000, 0));
-        }
+        let window = sampled((0..3).map(|second| (second, second * 1_000)));
         assert_eq!(window.rates().of[THROUGHPUT], Reading { value: 1_000, spread: UNKNOWN_SPREAD });
     }
 }

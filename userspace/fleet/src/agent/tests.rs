@@ -2,20 +2,17 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread;
 
-use dcqcn_control_api::{Answer, Applied, Health, Question, Verb};
+use dcqcn_control_api::{Answer, Question};
 
 use super::*;
-use crate::record::{DesiredConfig, Target};
 
 #[derive(Default)]
 struct MockDaemon {
     /// Response to orders; `None` applies them.
     refusal: Option<Answer>,
-    /// Name of the active configuration.
     name: Option<String>,
     orders: usize,
 }
@@ -60,7 +57,6 @@ fn agent(control: &Path) -> Agent {
     Agent::new(Options { host: "h1".into(), labels: Labels::new(), control, every, ttl_s: 15, look })
 }
 
-/// A mock daemon, and an agent of it.
 fn fixture() -> (tempfile::TempDir, Arc<Mutex<MockDaemon>>, Agent) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
@@ -77,7 +73,6 @@ fn desired(version: u64) -> LatestOrder {
     LatestOrder { order: Some(Order { desired, text: Some(format!("of {version}")) }), problem: None }
 }
 
-/// Makes a scheduled retry due.
 fn let_time_pass(agent: &mut Agent) {
     agent.pending.as_mut().unwrap().at = Instant::now();
 }
@@ -174,4 +169,22 @@ async fn busy_daemon_is_retried_and_reported() {
     let_time_pass(&mut agent);
     let done = agent.step(desired(5)).await;
     assert_eq!((done.tried, done.failing), (tried(5, None), Vec::new()));
+}
+
+#[test]
+fn retries_back_off_until_the_version_changes() {
+    let pauses = |pauses: Pauses, tries: usize| -> Vec<u64> {
+        let mut pending = None;
+        let next = |_| {
+            let after = Pending::after(pending.take(), 2, pauses, None);
+            let pause = after.pause.as_secs();
+            pending = Some(after);
+            pause
+        };
+        (0..tries).map(next).collect()
+    };
+    assert_eq!(pauses(BUSY, 7), [1, 2, 4, 8, 16, 30, 30]);
+    assert_eq!(pauses(REFUSED, 7), [10, 20, 40, 80, 160, 300, 300]);
+    let long = Pending::after(None, 2, (REFUSED.1, REFUSED.1), None);
+    assert_eq!(Pending::after(Some(long), 3, BUSY, None).pause, BUSY.0);
 }

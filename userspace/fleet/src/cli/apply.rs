@@ -1,25 +1,15 @@
 //! `apply` and `rollback`: create a version and roll it out.
 
-use std::fmt;
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
-use dcqcn_support::cli::{Output, message};
 use dcqcn_support::file::read_text;
-use dcqcn_support::time::rfc3339;
-use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::timeout;
 
 use super::{author, step_period};
 use crate::coordinate::{Coordinator, Until};
-use crate::file::{Difference, Group, UNAVAILABLE_LIMIT, differences, parse};
+use crate::file::{UNAVAILABLE_LIMIT, parse};
 use crate::measure::example;
-use crate::record::{Member, Outcome, Version};
-use crate::rollout::{Rollout, plan};
-use crate::store::{Snapshot, Store, TIMEOUT};
+use crate::prelude::*;
+use crate::rollout::plan;
+use crate::store::TIMEOUT;
 
 /// Create the next version from a file, and roll it out.
 #[derive(Debug, Args)]
@@ -125,10 +115,8 @@ impl RollbackArgs {
     }
 }
 
-/// The active version, and the last used number.
 struct ActiveVersion {
     active: Option<Version>,
-    /// Highest number of a version or outcome.
     last: u64,
 }
 
@@ -150,8 +138,8 @@ impl ActiveVersion {
     /// from another group.
     fn with_group(&self, groups: Vec<Group>, name: &str) -> Result<Vec<Group>> {
         let group = groups.into_iter().find(|group| group.name == name);
-        let group =
-            group.with_context(|| format!("cannot apply group `{name}`: the file has no such group"))?;
+        let failed = || format!("cannot apply group `{name}`: the file has no such group");
+        let group = group.with_context(failed)?;
         let mut chosen = self.active.as_ref().map(|version| version.groups.clone()).unwrap_or_default();
         match chosen.iter_mut().find(|old| old.name == name) {
             Some(old) => *old = group,
@@ -190,10 +178,8 @@ async fn begin(
     let (by, at, version) = (author(), rfc3339(SystemTime::now()), existing.next(&snapshot)?);
     let mut next = Version { version, by, at, why, ..next };
     if let Some(most) = max_unavailable {
-        ensure!(
-            (1..=UNAVAILABLE_LIMIT).contains(&most),
-            "--max-unavailable = {most} is out of range: 1 to {UNAVAILABLE_LIMIT}"
-        );
+        let is_valid = (1..=UNAVAILABLE_LIMIT).contains(&most);
+        ensure!(is_valid, "--max-unavailable = {most} is out of range: 1 to {UNAVAILABLE_LIMIT}");
         next.policy.max_unavailable = most;
     }
     let mut rollout = plan(&next, &snapshot.members, &snapshot.desired_configs, &snapshot.hosts);
@@ -222,10 +208,7 @@ async fn begin(
     show_end(version, outcome, out).and(shown)
 }
 
-/// Shows the outcome of a rollout.
-///
-/// # Errors
-/// The rollout was rolled back.
+/// Shows the outcome of a rollout. A rollback is an error.
 fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output<'_>) -> Result<()> {
     let mut shown = Ok(());
     if is_done || out.is_json() {
@@ -237,10 +220,7 @@ fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output
     shown
 }
 
-/// Executes the rollout of a version to its end, and prints its messages.
-///
-/// # Errors
-/// A signal interrupts it.
+/// Executes the rollout of a version to its end, and prints its messages. A signal interrupts it, which is an error.
 pub(super) async fn execute(
     mut store: Store,
     version: u64,
@@ -286,10 +266,8 @@ pub(super) async fn interrupted() -> Result<()> {
     Ok(())
 }
 
-/// Returns an error if a rollout is in progress.
 fn refuse_second(snapshot: &Snapshot) -> Result<()> {
-    if let Some(rollout) = snapshot.in_progress() {
-        let Rollout { version, by, .. } = rollout;
+    if let Some(Rollout { version, by, .. }) = snapshot.in_progress() {
         bail!(
             "the rollout of version {version} by {by} is in progress; wait for its end (`dcqcn-fleet status`) or abort it (`dcqcn-fleet abort`)"
         );
@@ -305,14 +283,12 @@ struct Plan {
     away: Vec<String>,
     /// Hosts outside all groups; they use their own file.
     without_group: Vec<String>,
-    /// Hosts that leave their group.
     moves: Vec<Move>,
     /// Groups without a host, perhaps by a typing error.
     empty_groups: Vec<String>,
     changes: Vec<Difference>,
 }
 
-/// A host that leaves its group for another one, or for none.
 #[derive(Serialize)]
 struct Move {
     host: String,
@@ -409,18 +385,13 @@ struct EndReport<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use super::*;
-    use crate::file::{Labels, Policy};
-    use crate::record::{DesiredConfig, Report, Target, Tried};
-    use crate::rollout::ReceivedReport;
 
     fn version(version: u64, kmax: &str, max_unavailable: usize) -> Version {
         let text = format!("[[interface]]\nname = 'eth*'\n[interface.wred.3]\nkmax = '{kmax}'\n");
-        let group = Group { name: "all".into(), hosts: Vec::new(), labels: Labels::new(), text };
         let policy = Policy { max_unavailable, ..Policy::default() };
-        Version { version, policy, groups: vec![group], ..Version::default() }
+        Version { version, policy, groups: vec![Group::new("all", &[], &text)], ..Version::default() }
     }
 
     #[test]
@@ -446,10 +417,8 @@ mod tests {
             changes.into_iter().map(|Difference { setting, old, new }| [setting, old, new]).collect()
         };
         assert!(shown(&version(4, "400KB", 1)).is_empty(), "it is active");
-        assert_eq!(
-            shown(&version(5, "800KB", 1)),
-            [["all: eth* wred.3.kmax", "400KB", "800KB"].map(String::from)]
-        );
+        let expected = ["all: eth* wred.3.kmax", "400KB", "800KB"].map(String::from);
+        assert_eq!(shown(&version(5, "800KB", 1)), [expected]);
         let none = ActiveVersion { active: None, last: 0 };
         assert_eq!(none.again(version(1, "300KB", 2)).policy.max_unavailable, 2);
     }
@@ -473,12 +442,7 @@ mod tests {
 
     #[test]
     fn one_group_is_replaced_in_the_active_version() {
-        let group = |name: &str, text: &str| Group {
-            name: name.into(),
-            hosts: Vec::new(),
-            labels: Labels::new(),
-            text: text.into(),
-        };
+        let group = |name: &str, text: &str| Group::new(name, &[], text);
         let active = Version { groups: vec![group("a", "1"), group("b", "1")], ..Version::default() };
         let existing = ActiveVersion { active: Some(active), last: 1 };
         let file = vec![group("c", "2"), group("b", "2"), group("a", "2")];
@@ -492,12 +456,7 @@ mod tests {
 
     #[test]
     fn plan_lists_hosts_that_change_group() {
-        let group = |name: &str, hosts: &[&str]| Group {
-            name: name.into(),
-            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
-            labels: Labels::new(),
-            text: "x".into(),
-        };
+        let group = |name: &str, hosts: &[&str]| Group::new(name, hosts, "x");
         let with = |groups: &[Group]| Version { groups: groups.to_vec(), ..Version::default() };
         let old = with(&[group("storage", &["st*"]), group("web", &["web*"])]);
         let existing = ActiveVersion { active: Some(old), last: 1 };

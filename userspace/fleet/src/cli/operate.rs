@@ -1,27 +1,16 @@
 //! Long-running commands (`coordinate`, `agent`, `serve`), and those that control rollouts and records.
 
-use std::collections::BTreeSet;
 use std::future::pending;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
-use clap::Args;
-use dcqcn_params::quantity::parse_time_ns;
-use dcqcn_support::cli::{Output, message};
-use dcqcn_support::render::count;
-use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::apply::{execute, interrupted};
 use super::{NotCoordinated, author, host, report_period, step_period};
 use crate::agent;
 use crate::coordinate::{self, Coordinator, Until};
-use crate::reach::EtcdOptions;
-use crate::rollout::Event;
+use crate::prelude::*;
 use crate::serve;
-use crate::store::{Store, last_done};
+use crate::store::last_done;
 
 /// Execute all rollouts, as a service on one or several machines.
 ///
@@ -63,139 +52,65 @@ impl CoordinateArgs {
     }
 }
 
-/// Stop changing further hosts in the current rollout. Rejections, lost hosts and harm still roll it back.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dcqcn-fleet pause")]
-pub(super) struct PauseArgs {}
-
-/// Continue a paused rollout. If it paused for lack of evaluated hosts, this approves the wave.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dcqcn-fleet resume")]
-pub(super) struct ResumeArgs {}
-
-/// Abort the current rollout, and roll back every host that it changed.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dcqcn-fleet abort --why CHG-1234
-  dcqcn-fleet abort --wait")]
-pub(super) struct AbortArgs {
-    /// Reason, stored in the history and the audit logs.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    why: String,
-    /// Execute the rollback and wait for its end.
-    #[arg(long)]
-    wait: bool,
+pub(super) async fn resume(mut store: Store, out: &mut Output<'_>) -> Result<()> {
+    edit(&mut store, out, Event::Resume { by: &author() }).await?;
+    ensure_coordinated(&mut store, "resume the rollout").await
 }
 
-/// Delete the records of a host that has left the fleet. If its agent reports again, the host is added again.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dcqcn-fleet forget st7")]
-pub(super) struct ForgetArgs {
-    /// The host.
-    host: String,
-}
-
-/// Delete old versions, except those that a host has, is ordered to have, or may be rolled back to.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dcqcn-fleet prune --keep 20")]
-pub(super) struct PruneArgs {
-    /// Number of latest versions to keep.
-    #[arg(long, value_name = "VERSIONS", default_value_t = 20)]
-    keep: usize,
-}
-
-impl PauseArgs {
-    pub(super) async fn run(self, store: Store, out: &mut Output<'_>) -> Result<()> {
-        // No check for a coordinator: without one the rollout does not proceed either.
-        edit(store, out, Event::Pause { by: &author() }).await.map(drop)
+pub(super) async fn abort(mut store: Store, why: &str, wait: bool, out: &mut Output<'_>) -> Result<()> {
+    let by = author();
+    let event = Event::Abort { by: &by, why };
+    if !wait {
+        edit(&mut store, out, event).await?;
+        return ensure_coordinated(&mut store, "roll back").await;
     }
+    let version = store.edit(event).await?.0.version;
+    let outcome = execute(store, version, Duration::from_millis(500), out.is_json()).await?;
+    ensure!(!outcome.is_done, "cannot abort: the rollout ended before, and version {version} is active");
+    show_edited(version, format!("rolled back: {}", outcome.reason), Vec::new(), out)
 }
 
-impl ResumeArgs {
-    pub(super) async fn run(self, store: Store, out: &mut Output<'_>) -> Result<()> {
-        let mut store = edit(store, out, Event::Resume { by: &author() }).await?;
-        ensure_coordinated(&mut store, "resume the rollout").await
+pub(super) async fn forget(mut store: Store, host: String, out: &mut Output<'_>) -> Result<()> {
+    let snapshot = store.snapshot().await?;
+    ensure!(snapshot.names.contains(&host), "cannot forget {host}: the fleet has no such host");
+    ensure!(!snapshot.hosts.contains_key(&host), "cannot forget {host}: its agent reports; stop it first");
+    if let Ok(Some((rollout, _))) = snapshot.rollout() {
+        let is_free = rollout.is_over() || rollout.steps.iter().all(|step| step.host != host);
+        ensure!(is_free, "cannot forget {host}: it is part of the current rollout; wait for its end");
     }
+    store.forget(&host, snapshot.revision).await?;
+    out.show_as(&BTreeMap::from([("host", &host)]), format_args!("{host}: records deleted\n"))
 }
 
-impl AbortArgs {
-    pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let by = author();
-        let event = Event::Abort { by: &by, why: &self.why };
-        if !self.wait {
-            let mut store = edit(store, out, event).await?;
-            return ensure_coordinated(&mut store, "roll back").await;
-        }
-        let version = store.edit(event).await?.0.version;
-        let outcome = execute(store, version, Duration::from_millis(500), out.is_json()).await?;
-        ensure!(!outcome.is_done, "cannot abort: the rollout ended before, and version {version} is active");
-        show_edited(version, format!("rolled back: {}", outcome.reason), Vec::new(), out)
+pub(super) async fn prune(mut store: Store, keep: usize, out: &mut Output<'_>) -> Result<()> {
+    let (numbers, outcomes) = (store.version_numbers().await?, store.outcomes().await?);
+    let snapshot = store.snapshot().await?;
+    let mut used: BTreeSet<u64> =
+        snapshot.desired_configs.values().map(|desired| desired.target.version).collect();
+    let tried = snapshot.hosts.values().filter_map(|seen| seen.report.tried.as_ref());
+    used.extend(tried.map(|tried| tried.target.version));
+    used.extend(last_done(&outcomes));
+    if let Some((rollout, _)) = snapshot.rollout()? {
+        used.insert(rollout.version);
+        // A rollout that has ended cannot be rolled back.
+        let former = rollout.steps.iter().filter(|_| !rollout.is_over());
+        used.extend(former.map(|step| step.former.version));
     }
-}
-
-impl ForgetArgs {
-    pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let Self { host } = self;
-        let snapshot = store.snapshot().await?;
-        ensure!(snapshot.names.contains(&host), "cannot forget {host}: the fleet has no such host");
-        ensure!(
-            !snapshot.hosts.contains_key(&host),
-            "cannot forget {host}: its agent reports; stop it first"
-        );
-        if let Ok(Some((rollout, _))) = snapshot.rollout() {
-            let is_part = rollout.steps.iter().any(|step| step.host == host);
-            ensure!(
-                rollout.is_over() || !is_part,
-                "cannot forget {host}: it is part of the current rollout; wait for its end"
-            );
-        }
-        store.forget(&host, snapshot.revision).await?;
-        let text = format!("{host}: records deleted\n");
-        out.show_as(&Forgotten { host }, text)
+    if let Some((host, bad)) = snapshot.unreadable.iter().find(|(_, bad)| bad.contains_key("want")) {
+        let error = bad.get("want").map_or("", String::as_str);
+        bail!("cannot prune: the order of {host} is unreadable, and may refer to any version: {error}");
     }
+    // Include outcomes whose version was deleted by hand.
+    let known: BTreeSet<u64> = numbers.iter().chain(outcomes.keys()).copied().collect();
+    // Always keep the latest number: the next one is derived from it.
+    let old = known.iter().rev().skip(keep.max(1));
+    let pruned: Vec<u64> = old.filter(|version| !used.contains(version)).copied().collect();
+    store.prune(&pruned, snapshot.revision).await?;
+    let kept = known.len() - pruned.len();
+    let text = format!("{} deleted, {kept} kept\n", count(pruned.len(), "version"));
+    out.show_as(&Pruned { pruned, kept }, text)
 }
 
-impl PruneArgs {
-    pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let (numbers, outcomes) = (store.version_numbers().await?, store.outcomes().await?);
-        let snapshot = store.snapshot().await?;
-        let mut used: BTreeSet<u64> =
-            snapshot.desired_configs.values().map(|desired| desired.target.version).collect();
-        let tried = snapshot.hosts.values().filter_map(|seen| seen.report.tried.as_ref());
-        used.extend(tried.map(|tried| tried.target.version));
-        used.extend(last_done(&outcomes));
-        if let Some((rollout, _)) = snapshot.rollout()? {
-            used.insert(rollout.version);
-            // A rollout that has ended cannot be rolled back.
-            let former = rollout.steps.iter().filter(|_| !rollout.is_over());
-            used.extend(former.map(|step| step.former.version));
-        }
-        if let Some((host, bad)) = snapshot.unreadable.iter().find(|(_, bad)| bad.contains_key("want")) {
-            let error = bad.get("want").map_or("", String::as_str);
-            bail!("cannot prune: the order of {host} is unreadable, and may refer to any version: {error}");
-        }
-        // Include outcomes whose version was deleted by hand.
-        let known: BTreeSet<u64> = numbers.iter().chain(outcomes.keys()).copied().collect();
-        // Always keep the latest number: the next one is derived from it.
-        let old = known.iter().rev().skip(self.keep.max(1));
-        let pruned: Vec<u64> = old.filter(|version| !used.contains(version)).copied().collect();
-        store.prune(&pruned, snapshot.revision).await?;
-        let kept = known.len() - pruned.len();
-        let text = format!("{} deleted, {kept} kept\n", count(pruned.len(), "version"));
-        out.show_as(&Pruned { pruned, kept }, text)
-    }
-}
-
-/// State of a rollout after an operator's request.
 #[derive(Serialize)]
 struct Edited {
     version: u64,
@@ -209,25 +124,17 @@ fn show_edited(version: u64, status: String, messages: Vec<String>, out: &mut Ou
 }
 
 #[derive(Serialize)]
-struct Forgotten {
-    host: String,
-}
-
-#[derive(Serialize)]
 struct Pruned {
     pruned: Vec<u64>,
     kept: usize,
 }
 
-async fn edit(mut store: Store, out: &mut Output<'_>, event: Event<'_>) -> Result<Store> {
+pub(super) async fn edit(store: &mut Store, out: &mut Output<'_>, event: Event<'_>) -> Result<()> {
     let (edited, messages) = store.edit(event).await?;
     show_edited(edited.version, edited.status(), messages, out)?;
-    out.finish()?;
-    Ok(store)
+    out.finish()
 }
 
-/// # Errors
-/// No coordinator is running to execute the request stored in etcd.
 async fn ensure_coordinated(store: &mut Store, what: &'static str) -> Result<()> {
     if store.is_coordinated().await? { Ok(()) } else { Err(NotCoordinated(what).into()) }
 }
@@ -320,7 +227,6 @@ fn label(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Returns whether a name is valid as part of an etcd key.
 fn is_name(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= 253 && name.chars().all(is_allowed)

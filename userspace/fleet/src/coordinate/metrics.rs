@@ -1,21 +1,11 @@
 //! Metrics of a coordinator in the Prometheus text format.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-
-use anyhow::{Context as _, Result};
-use axum::Router;
 use axum::extract::State;
-use axum::http::header;
 use axum::response::IntoResponse;
-use axum::routing::get;
-use dcqcn_support::http::{Limits, Server};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::tally;
-use crate::rollout::Rollout;
-use crate::store::Snapshot;
+use crate::prelude::*;
 
 const PREFIX: &str = "dcqcn_fleet_";
 
@@ -88,7 +78,6 @@ impl Metrics {
     }
 }
 
-/// Serves the metrics at `/metrics` until it is dropped.
 pub(crate) async fn serve(listen: SocketAddr, metrics: watch::Receiver<Metrics>) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let router = Router::new().route("/metrics", get(answer)).with_state(metrics);

@@ -6,13 +6,9 @@
 //! evaluation of the whole rollout, divided by the number of comparisons (Bonferroni). A burst is counted as one event: counts
 //! are divided by their variance-to-mean ratio. [`MISSED_EVENTS`] are added to every allowed mean.
 
-use serde::{Deserialize, Serialize};
-
-use super::poisson::exceeds;
-use super::{Hosts, Rollout, State, Step};
-use crate::file::Gate;
-use crate::measure::{Limit, MEASURES, Measure, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
-use crate::record::Rates;
+use super::State;
+use crate::measure::{Limit, Measure};
+use crate::prelude::*;
 
 /// False-alarm probability of one evaluation.
 pub(crate) const FALSE_ALARM: f64 = 0.001;
@@ -32,7 +28,6 @@ const SILENT_PART: f64 = 0.5;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// All metrics are within their limits.
     Good {
         /// Changed hosts with enough packets and, if they had traffic before, with comparable throughput.
         evaluated: usize,
@@ -40,16 +35,13 @@ pub(super) enum Verdict {
         /// Changed hosts that may become evaluable with more samples: their traffic dropped recently, or its spread is unknown.
         undecided: usize,
     },
-    /// A limit is exceeded; the reason.
     Bad(String),
 }
 
 /// Total traffic of the hosts that a wave leaves unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Control {
-    /// Reporting hosts.
     hosts: usize,
-    /// Sum of their data packets per second.
     packets_per_s: u64,
 }
 
@@ -83,7 +75,7 @@ fn unchanged<'a>(steps: &'a [Step], hosts: &'a Hosts) -> impl Iterator<Item = (&
 pub(super) fn evaluate(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verdict {
     let gate = &rollout.policy.gate;
     let wave = match &rollout.phase {
-        super::Phase::Forward(forward) => forward.wave,
+        Phase::Forward(forward) => forward.wave,
         _ => 0,
     };
     let left = control.remaining(&Control::of(&rollout.steps, wave, hosts));
@@ -142,7 +134,6 @@ fn has_spread(rates: &Rates) -> bool {
     rates.of.get(THROUGHPUT).is_none_or(|reading| reading.spread < UNKNOWN_SPREAD)
 }
 
-/// Returns whether a host has been sampled often enough for a baseline.
 pub(super) fn has_baseline(rates: &Rates) -> bool {
     rates.window_ms > 0 && has_spread(rates)
 }
@@ -194,7 +185,6 @@ fn silence(before: &Rates, now: &Rates, left: f64) -> Option<String> {
     })
 }
 
-/// A changed host and the data to compare it with.
 struct Case<'a> {
     now: &'a Rates,
     before: Option<&'a Rates>,
@@ -204,7 +194,6 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The reason why a metric exceeds its limit, if it does.
     fn harm(&self, measure: &Measure, limit: Limit) -> Option<String> {
         let Limit { times, plus } = limit;
         let name = measure.name;
@@ -265,6 +254,19 @@ impl Case<'_> {
         };
         self.before.map_or(0.0, of)
     }
+}
+
+/// Returns whether `count` events are improbable (below `alpha`) for a Poisson distribution of mean `mean`.
+///
+/// Uses the Chernoff bound `P(X >= k) <= exp(k - mean - k ln(k / mean))`, so the actual false-alarm rate is below `alpha`.
+fn exceeds(count: f64, mean: f64, alpha: f64) -> bool {
+    if count <= mean {
+        return false;
+    }
+    if mean <= 0.0 {
+        return true;
+    }
+    count - mean - count * (count / mean).ln() < alpha.ln()
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! Planning: selects the hosts that a version changes, and divides them into canaries and waves.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
-use super::{Forward, Hosts, Phase, Rollout, State, Step};
+use super::{Forward, State};
 use crate::file::Wave;
-use crate::measure::{THROUGHPUT, UNKNOWN_SPREAD};
-use crate::record::{DesiredConfig, Member, Target, Version};
+use crate::prelude::*;
 
 /// Plans the rollout of `version` to hosts whose configuration differs, or that report lacking their current one.
 pub(crate) fn plan(

@@ -6,19 +6,11 @@ use proptest::prelude::*;
 use super::simulated::{Dialect, Host, SimulatedFleet, policy};
 use super::*;
 
-/// Agent versions by weight.
-const DIALECT_WEIGHTS: [Dialect; 8] = [
-    Dialect::Own,
-    Dialect::Older,
-    Dialect::Newer,
-    Dialect::Unreadable,
-    Dialect::Own,
-    Dialect::Older,
-    Dialect::Newer,
-    Dialect::Own,
-];
+const DIALECT_WEIGHTS: [Dialect; 8] = {
+    use Dialect::*;
+    [Own, Older, Newer, Unreadable, Own, Older, Newer, Own]
+};
 
-/// Arbitrary fleets.
 fn hosts() -> impl Strategy<Value = Vec<Host>> {
     let host = (0..14_u8, 0..4_usize, 0..DIALECT_WEIGHTS.len()).prop_map(|(kind, slow, dialect)| Host {
         dialect: DIALECT_WEIGHTS[dialect],
@@ -142,8 +134,7 @@ proptest! {
             if fleet.stored.is_paused() {
                 fleet.operate(Event::Resume { by: "ada" });
             }
-            fleet.step(1_000);
-            fleet.apply_orders();
+            fleet.turns(1);
         }
         let outcome = fleet.stored.outcome();
         prop_assert!(outcome.is_some(), "no end: {:?}", fleet.stored);

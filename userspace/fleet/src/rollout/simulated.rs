@@ -1,12 +1,8 @@
 //! A simulated fleet for tests of the state machine. Hosts apply, reject, degrade and disappear; coordinators may have stale
 //! state.
 
-use std::collections::BTreeMap;
-
 use super::*;
-use crate::file::{Gate, Group, Labels, Wave};
-use crate::measure::{Reading, THROUGHPUT};
-use crate::record::{Member, Tried, Version};
+use crate::file::Wave;
 
 /// Agent version, by its report format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +13,6 @@ pub(super) enum Dialect {
     Older,
     /// Has unknown fields and metrics.
     Newer,
-    /// Writes unreadable reports.
     Unreadable,
 }
 
@@ -39,7 +34,7 @@ impl Dialect {
             }
             Self::Newer => {
                 record["uptime_s"] = 7.into();
-                record["rates"]["of"]["latency"] = serde_json::json!({ "value": 9, "spread": 1, "p99": [1] });
+                record["rates"]["of"]["latency"] = json!({ "value": 9, "spread": 1, "p99": [1] });
                 if let Some(tried) = record["tried"].as_object_mut() {
                     tried.insert("took_ms".into(), 30.into());
                 }
@@ -58,9 +53,7 @@ pub(super) struct Host {
     pub(super) is_stuck: bool,
     pub(super) dialect: Dialect,
     pub(super) refuses: bool,
-    /// Number of times it rejects its rollback.
     pub(super) refuses_back: usize,
-    /// Marks per million with version 2.
     pub(super) marks: u64,
     pub(super) failing: Vec<String>,
     pub(super) desired: Option<Target>,
@@ -69,7 +62,6 @@ pub(super) struct Host {
     pub(super) slow: usize,
     pub(super) due: usize,
     pub(super) seen: ReceivedReport,
-    /// Whether `seen` is unreadable.
     pub(super) is_unreadable: bool,
 }
 
@@ -81,33 +73,19 @@ pub(super) struct SimulatedFleet {
     pub(super) revision: i64,
     /// State known to each of two coordinators, and its revision.
     pub(super) known: [(Rollout, i64); 2],
-    /// Orders of each step.
     pub(super) orders: Vec<Vec<(String, Target)>>,
 }
 
 pub(super) fn policy(canary: usize, wave: usize, max_unavailable: usize) -> Policy {
-    Policy {
-        canary,
-        wave: Wave::Hosts(wave),
-        max_unavailable,
-        soak_ms: 3_000,
-        patience_ms: 5_000,
-        gate: Gate::default(),
-    }
+    let wave = Wave::Hosts(wave);
+    Policy { canary, wave, max_unavailable, soak_ms: 3_000, patience_ms: 5_000, gate: Gate::default() }
 }
 
 pub(super) fn version(policy: Policy) -> Version {
-    let group = |name: &str, hosts: &str| Group {
-        name: name.into(),
-        hosts: vec![hosts.into()],
-        labels: Labels::new(),
-        text: format!("of {name}"),
-    };
-    let groups = vec![group("a", "a*"), group("b", "b*")];
+    let groups = vec![Group::new("a", &["a*"], "of a"), Group::new("b", &["b*"], "of b")];
     Version { version: 2, policy, groups, by: "ada".into(), ..Version::default() }
 }
 
-/// A minute of traffic.
 pub(super) fn rates(marks: u64) -> Rates {
     let reading = |value: u64| Reading { value, spread: 100 };
     let of = [
@@ -134,7 +112,6 @@ impl SimulatedFleet {
         fleet
     }
 
-    /// Writes a report for every host that is able to.
     fn report(&mut self) {
         for host in self.hosts.values_mut().filter(|host| !host.is_away && !host.is_stuck) {
             self.revision += 1;
@@ -157,7 +134,6 @@ impl SimulatedFleet {
         there.map(|(name, host)| (name.clone(), host.seen.clone())).collect()
     }
 
-    /// Steps the first coordinator from the latest state.
     pub(super) fn step(&mut self, elapsed_ms: u64) {
         self.known[0] = (self.stored.clone(), self.stored_at);
         let hosts = self.reports();
@@ -203,7 +179,6 @@ impl SimulatedFleet {
         self.orders.push(orders);
     }
 
-    /// Hosts that are present apply their orders and report.
     pub(super) fn apply_orders(&mut self) {
         for host in self.hosts.values_mut().filter(|host| !host.is_away) {
             host.due = host.due.saturating_sub(1);
@@ -217,16 +192,64 @@ impl SimulatedFleet {
         self.report();
     }
 
-    /// Steps until the rollout ends.
     pub(super) fn run(&mut self) -> Outcome {
         for _ in 0..2_000 {
-            self.step(1_000);
-            self.apply_orders();
+            self.turns(1);
             if let Some(outcome) = self.stored.outcome() {
                 return outcome;
             }
         }
         panic!("no end: {:?}", self.stored);
+    }
+
+    pub(super) fn turns(&mut self, turns: usize) {
+        for _ in 0..turns {
+            self.step(1_000);
+            self.apply_orders();
+        }
+    }
+
+    /// Changes the hosts' reports before each of some steps.
+    pub(super) fn report_turns(&mut self, turns: usize, change: impl Fn(&str, &mut Host)) {
+        for _ in 0..turns {
+            self.apply_orders();
+            self.hosts.iter_mut().for_each(|(name, host)| change(name, host));
+            self.step(1_000);
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.step(0);
+        self.apply_orders();
+        self.step(0);
+    }
+
+    pub(super) fn turn_until_ordered(&mut self, host: &str) {
+        while self.ordered_at(host).is_none() {
+            self.turns(1);
+        }
+    }
+
+    pub(super) fn forward(&self) -> Option<&Forward> {
+        match &self.stored.phase {
+            Phase::Forward(forward) => Some(forward),
+            _ => None,
+        }
+    }
+
+    pub(super) fn wave_and_hold(&self) -> Option<(usize, Option<Hold>)> {
+        self.forward().map(|forward| (forward.wave, forward.hold))
+    }
+
+    pub(super) fn back(&self) -> &str {
+        match &self.stored.phase {
+            Phase::Back { reason } => reason,
+            phase => panic!("{phase:?}"),
+        }
+    }
+
+    pub(super) fn has_line(&self, line: &str) -> bool {
+        self.stored.lines.iter().any(|stored| stored == line)
     }
 
     /// Index of the step in which a host was first ordered version 2.

@@ -1,11 +1,7 @@
 //! Rollouts of a simulated fleet, one condition each.
 
-use std::collections::BTreeMap;
-
 use super::simulated::{Dialect, Host, SimulatedFleet, healthy, policy, rates, version};
 use super::*;
-use crate::measure::{Reading, THROUGHPUT, UNKNOWN_SPREAD};
-use crate::record::{DesiredConfig, Member, Tried, Version};
 
 #[test]
 fn canaries_of_each_group_come_first() {
@@ -15,13 +11,7 @@ fn canaries_of_each_group_come_first() {
     let waves: Vec<usize> = fleet.stored.steps.iter().map(|step| step.wave).collect();
     assert_eq!(waves, [0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3]);
     assert_eq!([fleet.ordered_at("a01"), fleet.ordered_at("b00")], [Some(0), Some(0)]);
-    assert!(
-        fleet
-            .stored
-            .lines
-            .iter()
-            .any(|line| line == "canaries good: 2 of 2 changed hosts had enough packets")
-    );
+    assert!(fleet.has_line("canaries good: 2 of 2 changed hosts had enough packets"));
 }
 
 #[test]
@@ -42,18 +32,14 @@ fn degraded_canary_rolls_back_with_metrics() {
 /// A rollout whose canaries have just applied the version.
 fn canaries(hosts: usize) -> SimulatedFleet {
     let mut fleet = SimulatedFleet::new(healthy(hosts), policy(1, 4, 2));
-    fleet.step(0);
-    fleet.apply_orders();
-    fleet.step(0);
+    fleet.begin();
     fleet
 }
 
 #[test]
 fn away_host_not_ordered_beyond_limit() {
     let mut fleet = SimulatedFleet::new(healthy(4), policy(0, 4, 1));
-    fleet.step(0);
-    fleet.apply_orders();
-    fleet.step(0);
+    fleet.begin();
     assert_eq!([fleet.ordered_at("a01"), fleet.ordered_at("a02")], [Some(0), Some(1)]);
     // A changed host falls silent while another one changes; a third one that is away may return at any time.
     (fleet.host("a01").is_away, fleet.host("b03").is_away) = (true, true);
@@ -65,7 +51,6 @@ fn away_host_not_ordered_beyond_limit() {
     assert!(fleet.ordered_at("b03").is_some());
 }
 
-/// Changes the host's report: no packets for a minute.
 fn silence(host: &mut Host) {
     let rates = &mut host.seen.report.rates;
     (rates.data_packets, rates.quiet_ms) = (0, 60_000);
@@ -75,14 +60,13 @@ fn silence(host: &mut Host) {
 #[test]
 fn silent_canary_is_harm_while_others_send() {
     let mut fleet = canaries(9);
-    for _ in 0..4 {
-        fleet.apply_orders();
-        // The host still has QPs, but no packets arrive.
-        silence(fleet.host("a01"));
-        fleet.step(1_000);
-    }
-    let Phase::Back { reason } = &fleet.stored.phase else { panic!("{:?}", fleet.stored.phase) };
-    assert!(reason.starts_with("a01 has had no data packet for 60 s"), "{reason}");
+    // The host still has QPs, but no packets arrive.
+    fleet.report_turns(4, |name, host| {
+        if name == "a01" {
+            silence(host)
+        }
+    });
+    assert!(fleet.back().starts_with("a01 has had no data packet for 60 s"), "{}", fleet.back());
 }
 
 #[test]
@@ -90,21 +74,16 @@ fn canary_without_qps_is_not_evaluated() {
     // A job that ended on all hosts, or on the changed hosts only, proves neither harm nor its absence.
     for everywhere in [true, false] {
         let mut fleet = canaries(9);
-        for _ in 0..40 {
-            fleet.apply_orders();
-            for (name, host) in &mut fleet.hosts {
-                if everywhere || ["a01", "b00"].contains(&name.as_str()) {
-                    silence(host);
-                    host.seen.report.rates.queue_pairs = (!everywhere).then_some(0);
-                }
+        fleet.report_turns(40, |name, host| {
+            if everywhere || ["a01", "b00"].contains(&name) {
+                silence(host);
+                host.seen.report.rates.queue_pairs = (!everywhere).then_some(0);
             }
-            fleet.step(1_000);
-        }
+        });
         assert!(fleet.stored.is_paused() && !fleet.stored.is_over(), "{:?}", fleet.stored.lines);
         assert!(fleet.stored.status().contains("too few hosts could be evaluated"));
         fleet.operate(Event::Resume { by: "ada" });
-        let Phase::Forward(forward) = &fleet.stored.phase else { panic!("{:?}", fleet.stored.phase) };
-        assert_eq!((forward.wave, forward.hold), (1, None), "approved");
+        assert_eq!(fleet.wave_and_hold(), Some((1, None)), "approved");
     }
 }
 
@@ -113,49 +92,30 @@ fn canary_without_qps_is_not_evaluated() {
 fn resume_of_a_pause_approves_no_wave() {
     let mut fleet = canaries(9);
     fleet.operate(Event::Pause { by: "ada" });
-    let evaluate_none = |fleet: &mut SimulatedFleet| {
-        for _ in 0..40 {
-            fleet.apply_orders();
-            fleet.hosts.values_mut().for_each(silence);
-            fleet.step(1_000);
-        }
-    };
-    let wave_and_hold = |fleet: &SimulatedFleet| match &fleet.stored.phase {
-        Phase::Forward(forward) => (forward.wave, forward.hold),
-        other => panic!("{other:?}"),
-    };
-    evaluate_none(&mut fleet);
-    assert_eq!(wave_and_hold(&fleet), (0, Some(Hold::Operator)));
+    fleet.report_turns(40, |_, host| silence(host));
+    assert_eq!(fleet.wave_and_hold(), Some((0, Some(Hold::Operator))));
     fleet.operate(Event::Resume { by: "bob" });
-    assert_eq!(wave_and_hold(&fleet), (0, None));
-    evaluate_none(&mut fleet);
-    assert_eq!(wave_and_hold(&fleet), (0, Some(Hold::Unjudged)));
+    assert_eq!(fleet.wave_and_hold(), Some((0, None)));
+    fleet.report_turns(40, |_, host| silence(host));
+    assert_eq!(fleet.wave_and_hold(), Some((0, Some(Hold::Unjudged))));
     fleet.operate(Event::Resume { by: "bob" });
-    assert_eq!(wave_and_hold(&fleet), (1, None));
-    assert!(fleet.stored.lines.iter().any(|line| line == "canaries good: approved by bob"));
+    assert_eq!(fleet.wave_and_hold(), Some((1, None)));
+    assert!(fleet.has_line("canaries good: approved by bob"));
 }
 
 /// Predicate that selects a moment in a rollout of nine hosts in three waves.
 type RolloutState = fn(&SimulatedFleet) -> bool;
 
-fn forward(fleet: &SimulatedFleet) -> Option<&Forward> {
-    match &fleet.stored.phase {
-        Phase::Forward(forward) => Some(forward),
-        _ => None,
-    }
-}
-
 const MOMENTS: [(&str, RolloutState); 7] = [
     ("ordered", |fleet| matches!(fleet.state("a01"), State::Sent { .. })),
     ("changed", |fleet| matches!(fleet.state("a01"), State::Applied { .. })),
-    ("watched", |fleet| forward(fleet).is_some_and(|forward| forward.soaked_ms >= 1_000)),
-    ("judged", |fleet| forward(fleet).is_some_and(|forward| forward.soaked_ms >= 2_000)),
-    ("next wave", |fleet| forward(fleet).is_some_and(|forward| forward.wave == 1)),
-    ("next wave watched", |fleet| forward(fleet).is_some_and(|now| now.wave == 1 && now.soaked_ms > 0)),
-    ("last wave watched", |fleet| forward(fleet).is_some_and(|now| now.wave == 2 && now.soaked_ms > 0)),
+    ("watched", |fleet| fleet.forward().is_some_and(|forward| forward.soaked_ms >= 1_000)),
+    ("judged", |fleet| fleet.forward().is_some_and(|forward| forward.soaked_ms >= 2_000)),
+    ("next wave", |fleet| fleet.forward().is_some_and(|forward| forward.wave == 1)),
+    ("next wave watched", |fleet| fleet.forward().is_some_and(|now| now.wave == 1 && now.soaked_ms > 0)),
+    ("last wave watched", |fleet| fleet.forward().is_some_and(|now| now.wave == 2 && now.soaked_ms > 0)),
 ];
 
-/// Advances a rollout to `moment`.
 fn at(moment: RolloutState) -> SimulatedFleet {
     let mut fleet = SimulatedFleet::new(healthy(9), policy(1, 4, 2));
     fleet.host("a01").slow = 2;
@@ -173,13 +133,11 @@ fn at(moment: RolloutState) -> SimulatedFleet {
 fn dead_canary_rolls_back_in_each_phase() {
     for (name, moment) in MOMENTS {
         let mut fleet = at(moment);
-        let wave = forward(&fleet).map(|forward| forward.wave);
+        let wave = fleet.forward().map(|forward| forward.wave);
         fleet.host("a01").is_away = true;
         let outcome = fleet.run();
-        assert!(
-            !outcome.is_done && outcome.reason.contains("for 5 s since the change"),
-            "{name}: {outcome:?}"
-        );
+        let is_lost = outcome.reason.contains("for 5 s since the change");
+        assert!(!outcome.is_done && is_lost, "{name}: {outcome:?}");
         let changed = fleet.stored.steps.iter().filter(|step| fleet.ordered_at(&step.host).is_some());
         assert_eq!(changed.map(|step| step.wave).max(), wave, "{name}: no wave began while it was silent");
         assert_eq!(fleet.state("a01"), State::Unheard, "{name}: it goes back when it returns");
@@ -202,10 +160,7 @@ fn canary_dead_before_its_turn_pauses() {
     for name in ["a01", "b00"] {
         fleet.host(name).is_away = true;
     }
-    for _ in 0..20 {
-        fleet.step(1_000);
-        fleet.apply_orders();
-    }
+    fleet.turns(20);
     assert!(fleet.stored.is_paused() && !fleet.stored.is_over(), "{:?}", fleet.stored);
     assert_eq!([fleet.ordered_at("a02"), fleet.ordered_at("b03")], [None, None], "no canary was evaluated");
 }
@@ -216,16 +171,12 @@ fn long_outage_in_each_phase_is_harmless() {
     for (name, moment) in MOMENTS {
         for (outage_ms, is_lapsed) in [(600_000, false), (300_000, true)] {
             let mut fleet = at(moment);
-            let (clock_ms, wave) = (fleet.stored.clock_ms, forward(&fleet).map(|forward| forward.wave));
+            let (clock_ms, wave) = (fleet.stored.clock_ms, fleet.forward().map(|forward| forward.wave));
             let names: Vec<String> = fleet.hosts.keys().cloned().collect();
             fleet.hosts.values_mut().for_each(|host| host.is_away = is_lapsed);
             fleet.step(outage_ms);
             assert!(fleet.stored.clock_ms - clock_ms <= MOST_ELAPSED_MS, "{name}");
-            assert_eq!(
-                forward(&fleet).map(|forward| forward.wave),
-                wave,
-                "{name}: evaluated with old reports"
-            );
+            assert_eq!(fleet.forward().map(|now| now.wave), wave, "{name}: evaluated with old reports");
             for (index, host) in names.iter().enumerate() {
                 fleet.host(host).is_away = false;
                 fleet.apply_orders();
@@ -314,10 +265,7 @@ fn canary_with_stale_reports_rolls_back() {
 #[test]
 fn host_dead_in_last_wave_is_not_done() {
     let mut fleet = SimulatedFleet::new(healthy(4), policy(1, 8, 1));
-    while fleet.ordered_at("a02").is_none() {
-        fleet.step(1_000);
-        fleet.apply_orders();
-    }
+    fleet.turn_until_ordered("a02");
     fleet.step(0);
     fleet.host("a02").is_away = true;
     let outcome = fleet.run();
@@ -328,12 +276,9 @@ fn host_dead_in_last_wave_is_not_done() {
 #[test]
 fn outage_does_not_count_as_soak() {
     let mut fleet = canaries(9);
-    let soaked = |fleet: &SimulatedFleet| match &fleet.stored.phase {
-        Phase::Forward(forward) => forward.soaked_ms,
-        phase => panic!("{phase:?}"),
-    };
     fleet.step(600_000);
-    assert_eq!((soaked(&fleet), fleet.stored.clock_ms), (MOST_ELAPSED_MS, MOST_ELAPSED_MS));
+    let soaked_ms = fleet.forward().map(|forward| forward.soaked_ms);
+    assert_eq!((soaked_ms, fleet.stored.clock_ms), (Some(MOST_ELAPSED_MS), MOST_ELAPSED_MS));
     // The soak is complete, but without new reports there is no evaluation.
     fleet.step(600_000);
     fleet.step(1_000);
@@ -349,36 +294,23 @@ fn old_error_does_not_hide_new_error() {
     let mut hosts = healthy(9);
     hosts[1].failing = vec!["eth1: a rival agent, process 6".into()];
     let mut fleet = SimulatedFleet::new(hosts, policy(1, 4, 2));
-    fleet.step(0);
-    fleet.apply_orders();
-    fleet.step(0);
-    assert!(matches!(fleet.stored.phase, Phase::Forward(_)), "it complained before");
+    fleet.begin();
+    assert!(fleet.forward().is_some(), "it complained before");
     // With another number it is the same problem; on another interface it is not.
     fleet.host("a01").failing = vec!["eth1: a rival agent, process 17".into()];
     fleet.step(0);
-    assert!(matches!(fleet.stored.phase, Phase::Forward(_)), "{:?}", fleet.stored.phase);
+    assert!(fleet.forward().is_some(), "{:?}", fleet.stored.phase);
     fleet.host("a01").failing.push("eth0: a rival agent, process 17".into());
     fleet.apply_orders();
     fleet.step(0);
-    let Phase::Back { reason } = &fleet.stored.phase else { panic!("{:?}", fleet.stored.phase) };
-    assert_eq!(reason, "on a01, with version 2: eth0: a rival agent, process 17");
+    assert_eq!(fleet.back(), "on a01, with version 2: eth0: a rival agent, process 17");
 }
 
 #[test]
 fn harm_on_all_hosts_does_not_roll_back() {
     let mut fleet = canaries(9);
-    for _ in 0..4 {
-        fleet.apply_orders();
-        for host in fleet.hosts.values_mut() {
-            host.seen.report.rates = rates(4_000);
-        }
-        fleet.step(1_000);
-    }
-    assert!(
-        matches!(&fleet.stored.phase, Phase::Forward(forward) if forward.wave == 1),
-        "{:?}",
-        fleet.stored
-    );
+    fleet.report_turns(4, |_, host| host.seen.report.rates = rates(4_000));
+    assert!(fleet.forward().is_some_and(|forward| forward.wave == 1), "{:?}", fleet.stored);
 }
 
 #[test]
@@ -413,10 +345,7 @@ fn absent_host_gets_order_for_its_return() {
 #[test]
 fn lost_hosts_beyond_max_unavailable_roll_back() {
     let mut fleet = SimulatedFleet::new(healthy(8), policy(1, 8, 2));
-    while fleet.ordered_at("a04").is_none() {
-        fleet.step(1_000);
-        fleet.apply_orders();
-    }
+    fleet.turn_until_ordered("a04");
     for name in ["a02", "a04", "a05", "a07"] {
         fleet.host(name).is_away = true;
     }
@@ -435,11 +364,11 @@ fn busy_daemon_is_not_lost() {
     for _ in 0..160 {
         fleet.tick(0, 2_000, &hosts, 9, false);
     }
-    assert!(matches!(fleet.stored.phase, Phase::Forward(_)), "320 s: {:?}", fleet.stored.phase);
+    assert!(fleet.forward().is_some(), "320 s: {:?}", fleet.stored.phase);
     for _ in 0..10 {
         fleet.tick(0, 2_000, &hosts, 9, false);
     }
-    assert!(!matches!(fleet.stored.phase, Phase::Forward(_)), "more than the daemon may take");
+    assert!(fleet.forward().is_none(), "more than the daemon may take");
 }
 
 #[test]
@@ -461,10 +390,7 @@ fn pause_stops_only_new_changes() {
     fleet.operate(Event::Pause { by: "ada" });
     let orders = |fleet: &SimulatedFleet| fleet.orders.iter().flatten().count();
     let before = orders(&fleet);
-    for _ in 0..50 {
-        fleet.step(1_000);
-        fleet.apply_orders();
-    }
+    fleet.turns(50);
     assert_eq!(orders(&fleet), before);
     assert!(fleet.stored.is_paused() && !fleet.stored.is_over());
     // A rejection during the pause still rolls back.
@@ -501,10 +427,7 @@ fn unchanged_text_is_not_rolled_out() {
 /// A rollout aborted in the last of three waves. A canary rejects its rollback, and a host of the second wave may be away.
 fn aborted(refuses_back: usize, is_away: bool) -> SimulatedFleet {
     let mut fleet = SimulatedFleet::new(healthy(6), policy(1, 2, 2));
-    while fleet.ordered_at("a05").is_none() {
-        fleet.step(1_000);
-        fleet.apply_orders();
-    }
+    fleet.turn_until_ordered("a05");
     fleet.host("a01").refuses_back = refuses_back;
     fleet.host("a02").is_away = is_away;
     fleet.operate(Event::Abort { by: "ada", why: "" });

@@ -1,52 +1,34 @@
-//! Handlers of HTTP requests.
+//! Handlers of HTTP requests, and the embedded files of the page.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
-use dcqcn_control_api::{Applied, ControlClient, Parameters, Values, Verb};
-use dcqcn_params::{Key, word};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::post;
+use dcqcn_control_api::{Parameters, Values};
+use dcqcn_params::word;
+use serde_json::Value;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
-use super::board::{Board, View};
+use super::board::{Board, View, events};
 use super::guard::Refusal;
-use super::{assets, events, write};
-use crate::request::send;
-use crate::rollout::Event;
-use crate::store::Store;
+use super::write;
+use crate::prelude::*;
 
 const MAX_STREAMS: usize = 32;
-/// Maximum size of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 16 << 10;
 const MAX_REASON_CHARS: usize = 500;
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct PageState {
-    pub(super) board: Arc<Board>,
-    /// Client of the daemon for queries.
-    pub(super) query_client: ControlClient,
-    /// Client of the daemon for changes.
-    pub(super) change: ControlClient,
-    /// The fleet, with `--fleet`.
-    pub(super) store: Option<Store>,
-    /// Author recorded for changes of a rollout.
-    pub(super) author: String,
-}
-
 type Answer = Result<Response, Refusal>;
 
 #[derive(Clone)]
-struct Handler {
-    state: Arc<PageState>,
+pub(super) struct Handler {
+    board: Arc<Board>,
+    query_client: ControlClient,
+    change: ControlClient,
+    store: Option<Store>,
+    author: String,
     streams: Arc<Semaphore>,
     /// Permit for a query. The daemon limits connections per user, and the agent may run as the same user.
     reading: Arc<Semaphore>,
@@ -55,6 +37,16 @@ struct Handler {
 }
 
 impl Handler {
+    pub(super) fn new(
+        board: Arc<Board>,
+        [query_client, change]: [ControlClient; 2],
+        store: Option<Store>,
+        author: String,
+    ) -> Self {
+        let [streams, reading, changing] = [MAX_STREAMS, 1, 1].map(|count| Arc::new(Semaphore::new(count)));
+        Self { board, query_client, change, store, author, streams, reading, changing }
+    }
+
     /// Runs a handler while holding the permit; other requests wait.
     async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Answer> + Send + 'static) -> Answer {
         // The semaphore is never closed.
@@ -68,15 +60,8 @@ impl Handler {
     }
 }
 
-pub(super) fn router(state: PageState) -> Router {
-    let permits = |count: usize| Arc::new(Semaphore::new(count));
-    let handler = Handler {
-        state: Arc::new(state),
-        streams: permits(MAX_STREAMS),
-        reading: permits(1),
-        changing: permits(1),
-    };
-    assets::router()
+pub(super) fn router(handler: Handler) -> Router {
+    assets()
         .route("/events", get(overview))
         .route("/events/interface/{name}", get(interface))
         .route("/events/host/{name}", get(host))
@@ -103,13 +88,12 @@ async fn host(State(handler): State<Handler>, Path(name): Path<String>) -> Answe
 fn stream(handler: Handler, view: Option<View>) -> Answer {
     let busy = |_| (StatusCode::SERVICE_UNAVAILABLE, format!("{MAX_STREAMS} clients are streaming already"));
     let permit = handler.streams.try_acquire_owned().map_err(busy)?;
-    Ok(events::events(Arc::clone(&handler.state.board), view, permit).into_response())
+    Ok(events(handler.board, view, permit).into_response())
 }
 
-/// Values and descriptions of parameters.
 async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Answer {
-    let state = Arc::clone(&handler.state);
-    Handler::alone(&handler.reading, async move { explained(&state.query_client, interface).await }).await
+    let client = handler.query_client;
+    Handler::alone(&handler.reading, async move { explained(&client, interface).await }).await
 }
 
 async fn explained(client: &ControlClient, interface: String) -> Answer {
@@ -127,28 +111,25 @@ async fn explained(client: &ControlClient, interface: String) -> Answer {
 }
 
 async fn change(State(handler): State<Handler>, body: Body) -> Answer {
-    let (request, state) = (read(body).await?, Arc::clone(&handler.state));
-    let change = async move { done(write::change(&state.change, &request).await) };
+    let (request, client) = (read(body).await?, handler.change);
+    let change = async move { done(write::change(&client, &request).await) };
     Handler::alone(&handler.changing, change).await
 }
 
 async fn keep(State(handler): State<Handler>, body: Body) -> Answer {
-    settle(&handler, Verb::Confirm(read(body).await?)).await
+    settle(handler, Verb::Confirm(read(body).await?)).await
 }
 
 async fn undo(State(handler): State<Handler>, body: Body) -> Answer {
-    settle(&handler, Verb::Undo(read(body).await?)).await
+    settle(handler, Verb::Undo(read(body).await?)).await
 }
 
-/// Confirms a pending change, or reverts it.
-async fn settle(handler: &Handler, verb: Verb) -> Answer {
-    let state = Arc::clone(&handler.state);
-    let settle =
-        async move { done(send::<Applied>(&state.change, verb).await.map_err(|error| error.to_string())) };
+async fn settle(handler: Handler, verb: Verb) -> Answer {
+    let client = handler.change;
+    let settle = async move { done(send::<Applied>(&client, verb).await.map_err(|error| error.to_string())) };
     Handler::alone(&handler.changing, settle).await
 }
 
-/// Request to change a rollout.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase", deny_unknown_fields)]
 enum Command {
@@ -159,10 +140,10 @@ enum Command {
 
 async fn rollout(State(handler): State<Handler>, body: Body) -> Answer {
     let command: Command = read(body).await?;
-    let Some(mut store) = handler.state.store.clone() else {
+    let Some(mut store) = handler.store else {
         return Err((StatusCode::NOT_FOUND, "this page shows no fleet; start it with --fleet".into()));
     };
-    let author = &handler.state.author;
+    let author = &handler.author;
     let why = match &command {
         Command::Abort { why } => why.chars().take(MAX_REASON_CHARS).collect(),
         Command::Pause | Command::Resume => String::new(),
@@ -194,11 +175,38 @@ fn answer(value: &impl Serialize) -> Answer {
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+
+const FILES: [(&str, &str, &str); 14] = [
+    ("/", HTML, include_str!("../../page/index.html")),
+    ("/page.css", CSS, include_str!("../../page/page.css")),
+    ("/page.js", JS, include_str!("../../page/page.js")),
+    ("/dom.js", JS, include_str!("../../page/dom.js")),
+    ("/chart.js", JS, include_str!("../../page/chart.js")),
+    ("/overview.js", JS, include_str!("../../page/overview.js")),
+    ("/figures.js", JS, include_str!("../../page/figures.js")),
+    ("/fleet.js", JS, include_str!("../../page/fleet.js")),
+    ("/interface.js", JS, include_str!("../../page/interface.js")),
+    ("/parameters.js", JS, include_str!("../../page/parameters.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("../../page/icon.svg")),
+    ("/uplot.js", JS, include_str!(concat!(env!("OUT_DIR"), "/uplot.js"))),
+    ("/uplot.css", CSS, include_str!(concat!(env!("OUT_DIR"), "/uplot.css"))),
+    // The licence requires that copies of uPlot include it.
+    ("/uplot.license", "text/plain; charset=utf-8", include_str!(concat!(env!("OUT_DIR"), "/uplot.license"))),
+];
+
+fn assets<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let add = |router: Router<S>, (path, kind, text): (&'static str, &'static str, &'static str)| {
+        router.route(path, get(move || async move { ([(header::CONTENT_TYPE, kind)], text).into_response() }))
+    };
+    FILES.into_iter().fold(Router::new(), add)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use tokio::time::sleep;
 
     use super::*;
 
@@ -218,5 +226,24 @@ mod tests {
         }
         assert!(Handler::alone(&permit, asking(busy, Arc::clone(&most))).await.is_ok());
         assert_eq!(most.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn page_has_no_remote_or_inline_code() {
+        let own = FILES.iter().filter(|(path, ..)| !path.starts_with("/uplot"));
+        for (path, _, text) in own {
+            for word in
+                ["https:", "innerHTML", "insertAdjacentHTML", "eval(", " style=", "onclick=", "<style"]
+            {
+                assert!(!text.contains(word), "{path} has {word}");
+            }
+            // The SVG namespace is not fetched.
+            let text = text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!text.contains("http:"), "{path}");
+        }
+        let (_, _, html) = FILES[0];
+        for script in html.split("<script").skip(1) {
+            assert!(script.starts_with(" src=\"/") && script.contains("></script>"), "{script}");
+        }
     }
 }

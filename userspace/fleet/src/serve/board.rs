@@ -1,28 +1,32 @@
-//! Shared state of the page and its subscribers.
+//! Shared state of the page, and server-sent events that stream it to clients.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard};
 
+use axum::response::sse::{Event, KeepAlive, Sse};
 use dcqcn_support::sync::lock;
-use serde_json::{Value, json};
+use serde_json::Value;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
 
 use super::series::Track;
+use crate::prelude::*;
 
 /// Messages buffered per subscriber. A subscriber that falls further behind receives the complete state again.
 const SUBSCRIBER_BUFFER: usize = 16;
 /// Maximum number of interfaces and hosts with stored metrics.
 const MAX_TRACKS: usize = 2_048;
 
-/// A view that a client can subscribe to in addition to the overview.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum View {
     Interface(String),
     Host(String),
 }
 
-/// Metrics of a view, and its subscribers.
 struct ViewState {
     track: Track,
     listeners: Sender<Arc<str>>,
@@ -30,12 +34,10 @@ struct ViewState {
 
 struct Inner {
     views: BTreeMap<View, ViewState>,
-    /// Parts of the overview by name.
     parts: BTreeMap<&'static str, Value>,
     overview: Sender<Arc<str>>,
 }
 
-/// State of all views, with publish and subscribe.
 pub(super) struct Board(Mutex<Inner>);
 
 /// Subscription to a view: the complete state, then updates.
@@ -67,7 +69,6 @@ impl Board {
         self.lock().overview.receiver_count() > 0
     }
 
-    /// Interfaces with subscribers.
     pub(super) fn watched_interfaces(&self) -> BTreeSet<String> {
         let inner = self.lock();
         let watched = inner.views.iter().filter(|(_, views)| views.listeners.receiver_count() > 0);
@@ -78,7 +79,6 @@ impl Board {
         watched.filter_map(|(view, _)| name(view)).collect()
     }
 
-    /// Updates the metrics of a view, and publishes the update.
     pub(super) fn add(&self, view: View, change: impl FnOnce(&mut Track)) {
         let mut inner = self.lock();
         let has_room = inner.views.len() < MAX_TRACKS;
@@ -101,7 +101,6 @@ impl Board {
         self.lock().views.retain(|view, views| is_there(view) || views.listeners.receiver_count() > 0);
     }
 
-    /// Updates a part of the overview, and publishes it if it changed.
     pub(super) fn publish(&self, part: &'static str, value: Value) {
         let mut inner = self.lock();
         if inner.parts.get(part) == Some(&value) {
@@ -120,6 +119,63 @@ impl Board {
 
 fn text(value: &Value) -> Arc<str> {
     value.to_string().into()
+}
+
+const CONNECTION_BUFFER: usize = 4;
+/// Period of keep-alive messages, which detect closed connections.
+const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(15);
+
+const VIEW_RETRY: Duration = Duration::from_secs(3);
+
+/// Streams the overview and, if requested, the metrics of `view`, which may appear or be removed at any time.
+pub(super) fn events(
+    board: Arc<Board>,
+    view: Option<View>,
+    permit: OwnedSemaphorePermit,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let (sender, receiver) = mpsc::channel(CONNECTION_BUFFER);
+    let overview = board.overview();
+    tokio::spawn(async move {
+        // `send` fails once the client has disconnected.
+        let _ = tokio::select! {
+            ended = forward(&sender, "overview", overview, || Some(board.overview())) => ended,
+            ended = async {
+                let Some(view) = &view else { return std::future::pending().await };
+                loop {
+                    if let Some(metrics) = board.subscribe(view) {
+                        forward(&sender, "figures", metrics, || board.subscribe(view)).await;
+                    }
+                    sleep(VIEW_RETRY).await;
+                }
+            } => ended,
+            () = sender.closed() => None,
+        };
+        drop(permit);
+    });
+    Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_PERIOD))
+}
+
+/// Forwards a subscription, and starts again from the complete state after the client fell behind. Returns when the client
+/// disconnects or the view is removed.
+async fn forward(
+    sender: &mpsc::Sender<Result<Event, Infallible>>,
+    kind: &str,
+    mut subscription: Subscription,
+    again: impl Fn() -> Option<Subscription>,
+) -> Option<Infallible> {
+    let event = |text: &str| Ok(Event::default().event(kind).data(text));
+    loop {
+        let Subscription { first, mut more } = subscription;
+        sender.send(event(&first)).await.ok()?;
+        loop {
+            match more.recv().await {
+                Ok(text) => sender.send(event(&text)).await.ok()?,
+                Err(RecvError::Lagged(_)) => break,
+                Err(RecvError::Closed) => return None,
+            }
+        }
+        subscription = again()?;
+    }
 }
 
 #[cfg(test)]

@@ -1,20 +1,12 @@
 //! Reads the fleet from etcd, every two seconds while there are clients, and less often otherwise.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::Result;
-use serde_json::{Value, json};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use serde_json::Value;
 
 use super::board::{Board, View};
 use super::series::{Point, now};
-use crate::history::History;
-use crate::status::{Host, Status};
-use crate::store::{Mirror, Store};
+use crate::prelude::*;
+use crate::status::{History, Host, Status};
 
-/// Period while there are clients.
 const TICK: Duration = Duration::from_secs(2);
 /// Period without clients; agents report every five seconds.
 const IDLE_TICK: Duration = Duration::from_secs(6);
@@ -23,10 +15,8 @@ const DRAIN_TIME: Duration = Duration::from_millis(50);
 const MAX_GAP_S: f64 = 15.0;
 /// Period for reading versions, which are long; they are also read when a rollout begins or ends.
 const VERSIONS_PERIOD: Duration = Duration::from_secs(60);
-/// Number of versions sent to clients.
 const MAX_VERSIONS: usize = 50;
 
-/// Times and state of the last reads.
 #[derive(Default)]
 struct Read {
     at: Option<Instant>,
@@ -35,7 +25,6 @@ struct Read {
     rollout: Option<(u64, bool)>,
 }
 
-/// Publishes the fleet until it is dropped.
 pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -77,7 +66,6 @@ async fn poll(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut 
     Ok(())
 }
 
-/// Metrics reported by a host; empty while it is away.
 fn point(t: f64, rates: Option<&BTreeMap<&str, u64>>) -> Point {
     let Some(rates) = rates else { return Point { t, values: Vec::new() } };
     let names = ["marks", "cnps", "drops", "rdma_errors", "queue"];

@@ -1,29 +1,20 @@
 //! Samples this host's daemon every second. QPs and changes are only read while there are clients.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
 use dcqcn_control_api::{
-    Changes, ClientError, ControlClient, InterfaceSnapshot, MAX_QPS, MAX_WATCHED, Override, Snapshot,
-    SnapshotRequest, Status, Verb,
+    Changes, ClientError, InterfaceSnapshot, MAX_QPS, MAX_WATCHED, Snapshot, SnapshotRequest, Status,
 };
-use serde_json::{Value, json};
-use tokio::time::{MissedTickBehavior, interval};
+use serde_json::Value;
 
 use super::board::{Board, View};
 use super::series::{self, Busiest, now};
-use crate::request::send;
+use crate::prelude::*;
 
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time between two points that a chart connects, in seconds.
 const MAX_GAP_S: f64 = 5.0;
-/// Number of changes sent to clients.
 const CHANGES: usize = 100;
-/// Reason for unknown QPs.
 const UNWATCHED: &str = "QPs are only read while a client watches the interface";
 
-/// Publishes this host until it is dropped.
 pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -63,7 +54,7 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
         let t = now();
         for (name, seen) in &snapshot.interfaces {
             let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
-            let point = series::point(t, past, seen, snapshot.at_ns);
+            let point = series::point(t, past, (seen, snapshot.at_ns));
             board.add(View::Interface(name.clone()), |track| {
                 track.add(point, MAX_GAP_S);
                 track.add_qps(busiest.get(name).unwrap_or(&Err(UNWATCHED.into())));
@@ -89,18 +80,11 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
     Ok(())
 }
 
-/// Rows of the table of interfaces.
 fn rows(before: &Snapshot, now: &Snapshot) -> Value {
     let row = |(name, seen): (&String, &InterfaceSnapshot)| {
         let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
-        let point = series::point(0.0, past, seen, now.at_ns);
-        let rate = |column| {
-            point
-                .values
-                .iter()
-                .find(|(other, _)| *other == column)
-                .and_then(|(_, value)| value.map(f64::round))
-        };
+        let point = series::point(0.0, past, (seen, now.at_ns));
+        let rate = |column| point.value(column).map(f64::round);
         let percent =
             |class: &dcqcn_control_api::Class| (class.depth_bytes * 100).checked_div(class.kmax_bytes);
         json!({

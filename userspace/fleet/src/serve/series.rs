@@ -1,31 +1,23 @@
 //! Time series of ten minutes for charts.
 
-use std::collections::VecDeque;
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use dcqcn_control_api::{InterfaceSnapshot, Qp};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-/// Length of a series, in seconds.
+use crate::prelude::*;
+
 const SPAN_S: f64 = 600.0;
-/// Maximum number of queue pairs (QPs) in the chart.
 const MAX_CHART_QPS: usize = 8;
 /// A QP stays in the chart while it is among this many busiest ones.
 const CHART_RANK: usize = 32;
-/// Maximum number of QPs in the table.
 const MAX_TABLE_QPS: usize = 16;
 
+macro_rules! class {
+    ($($tc:literal)*) => {
+        [$([concat!("depth.", $tc), concat!("kmin.", $tc), concat!("kmax.", $tc)]),*]
+    };
+}
 /// Names of a traffic class's queue depth, Kmin and Kmax, in bytes.
-const CLASSES: [[&str; 3]; 8] = [
-    ["depth.0", "kmin.0", "kmax.0"],
-    ["depth.1", "kmin.1", "kmax.1"],
-    ["depth.2", "kmin.2", "kmax.2"],
-    ["depth.3", "kmin.3", "kmax.3"],
-    ["depth.4", "kmin.4", "kmax.4"],
-    ["depth.5", "kmin.5", "kmax.5"],
-    ["depth.6", "kmin.6", "kmax.6"],
-    ["depth.7", "kmin.7", "kmax.7"],
-];
+const CLASSES: [[&str; 3]; 8] = class!(0 1 2 3 4 5 6 7);
 
 /// Values at time `t`, in seconds since the Unix epoch, by line of the chart; `None` if there was no previous sample. Packets
 /// are counted per second; for a host of the fleet, per million packets.
@@ -33,6 +25,12 @@ const CLASSES: [[&str; 3]; 8] = [
 pub(super) struct Point {
     pub(super) t: f64,
     pub(super) values: Vec<(&'static str, Option<f64>)>,
+}
+
+impl Point {
+    pub(super) fn value(&self, column: &str) -> Option<f64> {
+        self.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value)
+    }
 }
 
 /// Now, for [`Point::t`], in steps of a millisecond.
@@ -48,7 +46,6 @@ pub(super) type Busiest = Result<Vec<Qp>, String>;
 struct ChartedQp {
     address: String,
     qpn: u32,
-    /// Time and rate limit.
     rates: VecDeque<(f64, u64)>,
 }
 
@@ -101,7 +98,6 @@ impl Track {
         }
     }
 
-    /// Adds the busiest QPs at the time of the last point.
     pub(super) fn add_qps(&mut self, busiest: &Busiest) {
         let busiest = match busiest {
             Ok(busiest) => busiest,
@@ -147,10 +143,8 @@ impl Track {
         let points = || self.points.iter().skip(from);
         let mut values = Map::new();
         for column in self.columns.iter().copied() {
-            let of = |point: &Point| {
-                point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value)
-            };
-            values.insert(column.to_owned(), points().map(|point| of(point).map(rounded)).collect());
+            values
+                .insert(column.to_owned(), points().map(|point| point.value(column).map(rounded)).collect());
         }
         let qps: Vec<Value> = (self.charted.iter())
             .map(|charted| {
@@ -173,21 +167,16 @@ impl Track {
     }
 }
 
-/// Rounds to three decimal places, enough for a chart.
 fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
+/// A snapshot of an interface, and its time.
+type Sample<'a> = (&'a InterfaceSnapshot, u64);
+
 /// Values of an interface between two samples. Without a previous sample of the same attachment there are no rates.
-pub(super) fn point(
-    t: f64,
-    before: Option<(&InterfaceSnapshot, u64)>,
-    now: &InterfaceSnapshot,
-    at_ns: u64,
-) -> Point {
-    let same =
-        |(seen, _): &(&InterfaceSnapshot, u64)| seen.counts.attached_at_ns == now.counts.attached_at_ns;
-    let before = before.filter(same);
+pub(super) fn point(t: f64, before: Option<Sample<'_>>, (now, at_ns): Sample<'_>) -> Point {
+    let before = before.filter(|(seen, _)| seen.counts.attached_at_ns == now.counts.attached_at_ns);
     let mut values = Vec::new();
     for class in now.classes.iter().filter(|class| class.ecn) {
         let bytes = [class.depth_bytes, class.kmin_bytes, class.kmax_bytes];
@@ -221,22 +210,16 @@ pub(super) fn point(
 
 #[cfg(test)]
 mod tests {
-    use dcqcn_control_api::{Class, Counts};
+    use dcqcn_control_api::Class;
 
     use super::*;
 
     const MAX_GAP_S: f64 = 10.0;
 
-    fn snapshot_with(marked: u64, depth: u64) -> InterfaceSnapshot {
-        let counts = Counts { attached_at_ns: 1, marked_packets: marked, ..Counts::default() };
-        let class = Class {
-            tc: 3,
-            ecn: true,
-            kmin_bytes: 100,
-            kmax_bytes: 400,
-            depth_bytes: depth,
-            ..Class::default()
-        };
+    fn snapshot_with(marked_packets: u64, depth_bytes: u64) -> InterfaceSnapshot {
+        let counts = Counts { attached_at_ns: 1, marked_packets, ..Counts::default() };
+        let (kmin_bytes, kmax_bytes) = (100, 400);
+        let class = Class { tc: 3, ecn: true, kmin_bytes, kmax_bytes, depth_bytes, ..Class::default() };
         InterfaceSnapshot { counts, classes: vec![class], ..InterfaceSnapshot::default() }
     }
 
@@ -248,16 +231,15 @@ mod tests {
     #[test]
     fn restarted_counter_has_no_rate_yet() {
         let (before, now) = (snapshot_with(10, 0), snapshot_with(40, 250));
-        let point = point(1.0, Some((&before, 1_000_000_000)), &now, 3_000_000_000);
-        let value =
-            |column| point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value);
+        let point = point(1.0, Some((&before, 1_000_000_000)), (&now, 3_000_000_000));
+        let value = |column| point.value(column);
         assert_eq!((value("depth.3"), value("kmax.3")), (Some(250.0), Some(400.0)));
         assert_eq!((value("marks"), value("drops")), (Some(15.0), Some(0.0)));
         let mut reattached = before;
         reattached.counts.attached_at_ns = 2;
         // Without a previous sample the rate is unknown, not zero.
         for before in [Some((&reattached, 1_000_000_000)), None] {
-            let point = super::point(1.0, before, &now, 3_000_000_000);
+            let point = super::point(1.0, before, (&now, 3_000_000_000));
             assert!(point.values.contains(&("marks", None)), "{point:?}");
         }
     }
@@ -265,11 +247,8 @@ mod tests {
     #[test]
     fn subscriber_gets_history_then_updates() {
         let mut track = Track::default();
-        for second in 0..1_000 {
-            track.add(
-                Point { t: f64::from(second), values: vec![("marks", Some(f64::from(second)))] },
-                MAX_GAP_S,
-            );
+        for t in (0..1_000).map(f64::from) {
+            track.add(Point { t, values: vec![("marks", Some(t))] }, MAX_GAP_S);
         }
         let whole = track.history();
         assert_eq!(whole["t"].as_array().unwrap().len(), 601);
@@ -333,10 +312,7 @@ mod tests {
         let many: Vec<Qp> = (0..64).map(|n| qp(n, 1_000 + u64::from(n))).collect();
         track.add_qps(&Ok(many.clone()));
         let latest = track.latest();
-        assert_eq!(
-            (latest["qps"].as_array().unwrap().len(), latest["busiest"].as_array().unwrap().len()),
-            (8, 16)
-        );
+        assert_eq!(["qps", "busiest"].map(|name| latest[name].as_array().unwrap().len()), [8, 16]);
         track.add(Point { t: 2.0, values: values() }, MAX_GAP_S);
         let mut turned = many.clone();
         turned[..CHART_RANK].reverse();

@@ -1,24 +1,13 @@
-//! Changes from the page: the token, and changes of parameters.
+//! Changes from the page: the token, and changes of parameters in the text of the daemon's override.
 
-use std::fs;
-use std::path::PathBuf;
-use std::time::SystemTime;
+use dcqcn_params::file::SELECTORS;
+use toml::{Table, Value};
 
-use anyhow::{Result, ensure};
-use dcqcn_control_api::{Applied, Apply, ControlClient, Override, Verb};
-use dcqcn_params::Key;
-use dcqcn_support::time::rfc3339;
-use serde::Deserialize;
-
-use super::edit;
-use crate::record::OVERRIDE_PREFIX;
-use crate::request::send;
-use crate::secret;
+use crate::prelude::*;
+use crate::reach::read_secret;
 
 const MIN_TOKEN_CHARS: usize = 16;
-/// Maximum length of a user's name, in characters.
 const MAX_NAME_CHARS: usize = 100;
-/// Valid confirmation times, in seconds.
 const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
 
 /// The token required for changes. Its file is read for each request, so that a leaked token can be replaced.
@@ -27,7 +16,6 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The token in a file.
     pub(super) fn new(path: PathBuf) -> Result<Self> {
         let token = Self { path };
         token.secret()?;
@@ -38,7 +26,7 @@ impl Token {
         let shown = self.path.display();
         let is_other = fs::metadata(&self.path).is_ok_and(|found| !found.is_file());
         ensure!(!is_other, "cannot use {shown}: a token is read for each change, from a regular file");
-        let secret = secret::read(&self.path)?.trim_ascii().to_vec();
+        let secret = read_secret(&self.path)?.trim_ascii().to_vec();
         ensure!(
             secret.len() >= MIN_TOKEN_CHARS,
             "cannot use {shown}: the token has {} characters, at least {MIN_TOKEN_CHARS} are required; `openssl rand \
@@ -71,9 +59,7 @@ pub(super) struct Change {
     pub(super) within_s: u64,
     /// Name of the override that was active when the user decided, empty for none. The change is rejected if another one is
     /// active by now. `None` skips the check.
-    #[serde(default)]
     pub(super) over: Option<String>,
-    /// Name of the user, not verified.
     #[serde(default)]
     pub(super) by: String,
 }
@@ -99,7 +85,7 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
         Some(current) => current.text,
         None => String::new(),
     };
-    let text = edit::with(&text, interface, key, value).map_err(|error| format!("{error:#}"))?;
+    let text = with_parameter(&text, interface, key, value).map_err(|error| format!("{error:#}"))?;
     let apply = Apply {
         name: format!("page {}", rfc3339(SystemTime::now())),
         text,
@@ -117,6 +103,61 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
 fn by_page(by: &str) -> String {
     let by: String = by.trim().chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
     if by.is_empty() { "the page".into() } else { format!("{by}, by the page") }
+}
+
+/// Returns `text` with `key` of `interface` set to `value`.
+///
+/// The first table whose name matches the interface applies. If that name is a pattern, the change is made in a copy of the
+/// table for this interface alone, so other interfaces keep their values.
+fn with_parameter(text: &str, interface: &str, key: Key, value: &str) -> Result<String> {
+    let mut file: Table = toml::from_str(text).context("cannot parse the configuration of the daemon")?;
+    let tables = file.entry("interface").or_insert_with(|| Value::Array(Vec::new()));
+    let Value::Array(tables) = tables else {
+        bail!("cannot change the configuration of the daemon: `interface` is not a list")
+    };
+    // Without the host's interfaces, whether such a table matches and takes precedence is unknown.
+    let has_other = |table: &Value| SELECTORS[1..].iter().any(|key| table.get(key).is_some());
+    if tables.iter().any(has_other) {
+        bail!(
+            "cannot change one parameter: the active configuration selects interfaces by {}; apply a complete text",
+            SELECTORS[1..].join(", ")
+        );
+    }
+    let name = |table: &Value| table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let names = |table: &Value| Pattern::new(&name(table)).is_ok_and(|pattern| pattern.matches(interface));
+    let at = match tables.iter().position(names) {
+        Some(at) if tables.get(at).is_some_and(|table| name(table) == interface) => at,
+        Some(at) => {
+            let mut own = tables.get(at).cloned().unwrap_or_else(|| Value::Table(Table::new()));
+            set(&mut own, &["name"], interface)?;
+            tables.insert(at, own);
+            at
+        }
+        None => {
+            let own = Table::from_iter([("name".to_owned(), Value::String(interface.to_owned()))]);
+            tables.push(Value::Table(own));
+            tables.len() - 1
+        }
+    };
+    let key = key.to_string();
+    let path: Vec<&str> = match key.contains('.') {
+        true => key.split('.').collect(),
+        false => vec!["parameters", &key],
+    };
+    let table = tables.get_mut(at).context("no such interface")?;
+    set(table, &path, value)?;
+    Ok(toml::to_string(&file)?)
+}
+
+fn set(table: &mut Value, path: &[&str], value: &str) -> Result<()> {
+    let (Value::Table(table), [first, rest @ ..]) = (table, path) else {
+        bail!("cannot change the configuration of the daemon: unknown format");
+    };
+    if rest.is_empty() {
+        table.insert((*first).to_owned(), Value::String(value.to_owned()));
+        return Ok(());
+    }
+    set(table.entry(*first).or_insert_with(|| Value::Table(Table::new())), rest, value)
 }
 
 #[cfg(test)]
@@ -172,6 +213,48 @@ mod tests {
         assert!(is_same(secret, secret));
         for wrong in [&b""[..], b"0123456789abcdeg", b"0123456789abcdef0", b"0123456789abcde"] {
             assert!(!is_same(secret, wrong));
+        }
+    }
+
+    fn key(name: &str) -> Key {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn parameter_is_set_in_its_table() {
+        let one = with_parameter("", "eth0", key("wred.3.kmin"), "100KB").unwrap();
+        assert_eq!(one, "[[interface]]\nname = \"eth0\"\n\n[interface.wred.3]\nkmin = \"100KB\"\n");
+        let two = with_parameter(&one, "eth0", key("rpg_gd"), "12").unwrap();
+        let two: Table = toml::from_str(&two).unwrap();
+        let interface = &two["interface"][0];
+        assert_eq!(interface["wred"]["3"]["kmin"].as_str(), Some("100KB"));
+        assert_eq!(interface["parameters"]["rpg_gd"].as_str(), Some("12"));
+    }
+
+    #[test]
+    fn edit_of_one_match_keeps_the_pattern() {
+        let text =
+            "[[interface]]\nname = 'eth*'\n[interface.parameters]\nrpg_gd = 13\nrpg_ai_rate = '5mbit'\n";
+        let changed = with_parameter(text, "eth1", key("rpg_gd"), "12").unwrap();
+        let file: Table = toml::from_str(&changed).unwrap();
+        let (own, all) = (&file["interface"][0], &file["interface"][1]);
+        assert_eq!((own["name"].as_str(), all["name"].as_str()), (Some("eth1"), Some("eth*")));
+        assert_eq!(own["parameters"]["rpg_gd"].as_str(), Some("12"));
+        assert_eq!(own["parameters"]["rpg_ai_rate"].as_str(), Some("5mbit"));
+        assert_eq!(all["parameters"]["rpg_gd"].as_integer(), Some(13));
+    }
+
+    #[test]
+    fn edit_of_other_selectors_is_rejected() {
+        let text = "[[interface]]\nmac = 'd6:*'\n[interface.parameters]\nrpg_gd = 13\n";
+        let error = with_parameter(text, "eth0", key("rpg_gd"), "12").unwrap_err().to_string();
+        assert!(error.contains("selects interfaces by mac"), "{error}");
+    }
+
+    #[test]
+    fn edit_of_unknown_format_is_rejected() {
+        for text in ["interface = 1", "[[interface]]\nname = 'eth0'\nwred = 1", "x"] {
+            assert!(with_parameter(text, "eth0", key("wred.3.kmin"), "1KB").is_err(), "{text}");
         }
     }
 }

@@ -1,16 +1,11 @@
 //! The fleet at one etcd revision: read page by page, then updated by a watch.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
-use super::{MAX_MESSAGE_BYTES, PAGE, Store, below, read};
-use crate::record::{DesiredConfig, MAX_HOST_BYTES, Member, Report};
-use crate::rollout::{Hosts, ReceivedReport, Rollout, Step};
+use super::{MAX_MESSAGE_BYTES, PAGE, below, read};
+use crate::prelude::*;
+use crate::record::MAX_HOST_BYTES;
 
 /// Maximum silence of the watch before the fleet is read again; agents report more often.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
@@ -18,39 +13,28 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// The fleet at one etcd revision. An unreadable record of a host affects only that host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
-    /// etcd's revision.
     pub(crate) revision: i64,
     /// The current or last rollout without its steps, and the revision of its record.
     head: Option<(Result<Rollout, String>, i64)>,
     /// Steps by `ID/HOST`.
     steps: BTreeMap<String, Step>,
-    /// Names of all hosts.
     pub(crate) names: BTreeSet<String>,
     /// Hosts whose labels are known.
     pub(crate) members: BTreeMap<String, Member>,
-    /// Readable orders.
     pub(crate) desired_configs: BTreeMap<String, DesiredConfig>,
     /// Revisions of all orders, readable or not.
     pub(crate) ordered: BTreeMap<String, i64>,
-    /// Readable reports.
     pub(crate) hosts: Hosts,
     /// Errors of unreadable records, by host and record.
     pub(crate) unreadable: BTreeMap<String, BTreeMap<&'static str, String>>,
-    /// Running coordinators.
     pub(crate) coordinators: BTreeSet<String>,
 }
 
 impl Snapshot {
-    /// The current or last rollout with its steps, and its revision.
-    ///
-    /// # Errors
-    /// The rollout or one of its steps is missing or unreadable.
+    /// The current or last rollout with its steps, and its revision. An unreadable record is an error.
     pub(crate) fn rollout(&self) -> Result<Option<(Rollout, i64)>> {
         let Some((head, revision)) = &self.head else { return Ok(None) };
-        let mut rollout = match head {
-            Ok(rollout) => rollout.clone(),
-            Err(error) => bail!("{error}"),
-        };
+        let mut rollout = head.clone().map_err(anyhow::Error::msg)?;
         let prefix = format!("{}/", rollout.id);
         let own = self.steps.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
         rollout.steps = own.map(|(_, step)| step.clone()).collect();
@@ -70,26 +54,32 @@ impl Snapshot {
         self.head.as_ref().map_or(0, |(_, revision)| *revision)
     }
 
-    /// The rollout in progress, without its steps.
     pub(crate) fn in_progress(&self) -> Option<&Rollout> {
         let (head, _) = self.head.as_ref()?;
         head.as_ref().ok().filter(|rollout| !rollout.is_over())
     }
 
-    /// Updates the snapshot with the record at key `rest` below the prefix.
-    fn put(&mut self, rest: &str, kv: &KeyValue) {
+    /// Updates the snapshot with the record at key `rest` below the prefix; `None`: it was deleted.
+    fn update(&mut self, rest: &str, kv: Option<&KeyValue>) {
         if rest == "rollout" {
-            self.head = Some((read(kv).map_err(|error| format!("{error:#}")), kv.mod_revision()));
+            self.head = kv.map(|kv| (read(kv).map_err(|error| format!("{error:#}")), kv.mod_revision()));
         } else if let Some(key) = rest.strip_prefix("steps/") {
             // `rollout` detects missing steps by their number.
-            match read(kv) {
-                Ok(step) => _ = self.steps.insert(key.to_owned(), step),
+            match kv.map(read).transpose() {
+                Ok(Some(step)) => _ = self.steps.insert(key.to_owned(), step),
+                Ok(None) => _ = self.steps.remove(key),
                 Err(error) => tracing::warn!(error = format!("{error:#}"), "step cannot be read"),
             }
         } else if let Some(key) = rest.strip_prefix("coordinators/") {
-            self.coordinators.insert(key.to_owned());
+            match kv {
+                Some(_) => _ = self.coordinators.insert(key.to_owned()),
+                None => _ = self.coordinators.remove(key),
+            }
         } else if let Some((host, what)) = rest.strip_prefix("hosts/").and_then(|rest| rest.split_once('/')) {
-            self.put_host(host, what, kv);
+            match kv {
+                Some(kv) => self.put_host(host, what, kv),
+                None => self.delete_host(host, what),
+            }
         }
     }
 
@@ -104,10 +94,8 @@ impl Snapshot {
             "report" => {
                 let revision = kv.mod_revision();
                 let report = bounded(kv).map(Report::bounded);
-                (
-                    "report",
-                    report.map(|report| _ = self.hosts.insert(name, ReceivedReport { report, revision })),
-                )
+                let insert = |report| _ = self.hosts.insert(name, ReceivedReport { report, revision });
+                ("report", report.map(insert))
             }
             _ => return,
         };
@@ -119,7 +107,6 @@ impl Snapshot {
         self.names.insert(host.to_owned());
     }
 
-    /// Records or clears the error of a host's record.
     fn note(&mut self, host: &str, what: &'static str, error: Option<anyhow::Error>) {
         if let Some(error) = error {
             self.unreadable.entry(host.to_owned()).or_default().insert(what, format!("{error:#}"));
@@ -139,41 +126,32 @@ impl Snapshot {
         }
     }
 
-    fn delete(&mut self, rest: &str) {
-        if rest == "rollout" {
-            self.head = None;
-        } else if let Some(key) = rest.strip_prefix("steps/") {
-            self.steps.remove(key);
-        } else if let Some(key) = rest.strip_prefix("coordinators/") {
-            self.coordinators.remove(key);
-        } else if let Some((host, what)) = rest.strip_prefix("hosts/").and_then(|rest| rest.split_once('/')) {
-            self.remove(host, what);
-            if what == "want" {
-                self.ordered.remove(host);
-            }
-            if let Some(what) = ["member", "want", "report"].into_iter().find(|known| *known == what) {
-                self.note(host, what, None);
-            }
-            let is_known = self.members.contains_key(host)
-                || self.hosts.contains_key(host)
-                || self.ordered.contains_key(host)
-                || self.unreadable.contains_key(host);
-            if !is_known {
-                self.names.remove(host);
-            }
+    fn delete_host(&mut self, host: &str, what: &str) {
+        self.remove(host, what);
+        if what == "want" {
+            self.ordered.remove(host);
+        }
+        if let Some(what) = ["member", "want", "report"].into_iter().find(|known| *known == what) {
+            self.note(host, what, None);
+        }
+        let is_known = self.members.contains_key(host)
+            || self.hosts.contains_key(host)
+            || self.ordered.contains_key(host)
+            || self.unreadable.contains_key(host);
+        if !is_known {
+            self.names.remove(host);
         }
     }
 }
 
 /// Parses a record of a host, unless it is too long.
-fn bounded<T: serde::de::DeserializeOwned>(kv: &KeyValue) -> Result<T> {
+fn bounded<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     let length = kv.value().len();
     ensure!(length <= MAX_HOST_BYTES, "its record has {length} bytes; the limit is {MAX_HOST_BYTES}");
     read(kv)
 }
 
 impl Store {
-    /// Reads the fleet at one revision.
     pub(crate) async fn snapshot(&mut self) -> Result<Snapshot> {
         self.read_snapshot(&["coordinators/", "hosts/"]).await
     }
@@ -185,12 +163,10 @@ impl Store {
 
     /// Reads the rollout, its steps, and the records below `prefixes`.
     async fn read_snapshot(&mut self, prefixes: &[&str]) -> Result<Snapshot> {
-        let head = self.get(self.rollout_key(), None).await?;
+        let head = self.get(self.key("rollout"), None).await?;
         let revision = head.header().context("etcd responds without a header")?.revision();
         let mut snapshot = Snapshot { revision, ..Snapshot::default() };
-        if let Some(kv) = head.kvs().first() {
-            snapshot.put("rollout", kv);
-        }
+        snapshot.update("rollout", head.kvs().first());
         let mut ranges: Vec<String> = prefixes.iter().map(|prefix| self.key(prefix)).collect();
         if let Some((Ok(rollout), _)) = &snapshot.head {
             ranges.push(self.steps_key(&rollout.id));
@@ -199,7 +175,7 @@ impl Store {
         for range in ranges {
             for kv in &self.range(&range, PAGE, revision).await? {
                 if let Some(rest) = below(kv, &prefix) {
-                    snapshot.put(rest, kv);
+                    snapshot.update(rest, Some(kv));
                 }
             }
         }
@@ -212,13 +188,11 @@ impl Store {
     }
 }
 
-/// A snapshot kept current by a watch.
 pub(crate) struct Mirror {
     store: Store,
     snapshot: Arc<Snapshot>,
     watch: Option<WatchStream>,
     received_at: Instant,
-    /// Number of complete reads.
     pub(crate) reads: u64,
 }
 
@@ -227,10 +201,7 @@ impl Mirror {
         Self { store, snapshot: Arc::default(), watch: None, received_at: Instant::now(), reads: 0 }
     }
 
-    /// Returns the fleet after `tick`; the first call returns without waiting.
-    ///
-    /// # Errors
-    /// etcd does not respond or ended the watch. The next call reads the fleet completely.
+    /// Returns the fleet after `tick`. The first call, and one after an error, read it completely without waiting.
     pub(crate) async fn next(&mut self, tick: Duration) -> Result<Arc<Snapshot>> {
         let until = Instant::now() + tick;
         if self.received_at.elapsed() >= MAX_SILENCE {
@@ -252,10 +223,7 @@ impl Mirror {
             for event in response.events() {
                 let Some(kv) = event.kv() else { continue };
                 let Some(rest) = below(kv, &prefix) else { continue };
-                match event.event_type() {
-                    EventType::Put => snapshot.put(rest, kv),
-                    EventType::Delete => snapshot.delete(rest),
-                }
+                snapshot.update(rest, (event.event_type() == EventType::Put).then_some(kv));
             }
             if let Some(header) = response.header() {
                 snapshot.revision = snapshot.revision.max(header.revision());

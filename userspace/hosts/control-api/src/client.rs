@@ -17,12 +17,9 @@ use crate::{Answer, MAX_LINE_BYTES, Question, VERSION, Verb};
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
 /// Time for which a request is retried while the daemon is busy or the obstacle is temporary.
 const RETRY_LIMIT: Duration = Duration::from_secs(3);
-/// Delay before the first retry; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Reason for not getting a reply.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum ClientError {
     #[error(
         "cannot reach the daemon at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
@@ -45,13 +42,11 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether the request was rejected, so that a retry is pointless.
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_))
     }
 }
 
-/// A client of the daemon's socket.
 #[derive(Clone, Debug)]
 pub struct ControlClient {
     path: PathBuf,
@@ -59,15 +54,11 @@ pub struct ControlClient {
 }
 
 impl ControlClient {
-    /// A client of the socket at `path` that waits for a reply for up to `timeout`.
     pub fn new(path: &Path, timeout: Duration) -> Self {
         Self { path: path.to_owned(), timeout }
     }
 
     /// Sends a request on a new connection, with retries for three seconds while the daemon is busy.
-    ///
-    /// # Errors
-    /// The daemon is unreachable or busy, rejects the request, or replies with malformed data.
     pub fn request<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, ClientError> {
         let (request, until) = (Question { v: VERSION, verb }, Instant::now() + RETRY_LIMIT);
         let mut pause = FIRST_PAUSE;
@@ -150,7 +141,6 @@ mod tests {
     use super::*;
     use crate::{Apply, VersionAnswer};
 
-    /// A listener, and a client of it.
     fn listening(timeout_ms: u64) -> (tempfile::TempDir, UnixListener, ControlClient) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
@@ -158,7 +148,6 @@ mod tests {
         (dir, listener, ControlClient::new(&path, Duration::from_millis(timeout_ms)))
     }
 
-    /// Result of a request for a given reply.
     fn answered(answer: &'static str) -> Result<VersionAnswer, ClientError> {
         let (_dir, listener, client) = listening(5_000);
         let daemon = thread::spawn(move || {

@@ -4,8 +4,9 @@
 //! The daemon rejects unknown fields; clients must ignore unknown fields of a reply. Thus both may be extended
 //! within a version.
 
+#![expect(missing_docs, reason = "docs/reference/control-socket.md describes the fields")]
+
 mod client;
-mod snapshot;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,19 +15,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use client::{ClientError, ControlClient};
-pub use snapshot::{
-    Change, Changes, Class, InterfaceSnapshot, MAX_CHANGES, MAX_QPS, MAX_WATCHED, Parameters, Qp, Snapshot,
-    SnapshotRequest, Value as ParameterValue, Values,
-};
 
-/// Protocol version, in every request and reply.
 pub const VERSION: u32 = 1;
-/// Default path of the socket.
 pub const PATH: &str = "/run/dcqcn/control";
 /// Maximum length of a line with its end, in bytes: a configuration is text of some KB.
 pub const MAX_LINE_BYTES: usize = 256 << 10;
 /// Range of the time to confirm a change, in seconds.
 pub const CONFIRM_WITHIN_S: std::ops::RangeInclusive<u64> = 1..=86_400;
+pub const MAX_QPS: usize = 64;
+/// Maximum number of interfaces whose QPs are sampled concurrently: reading a table takes milliseconds.
+pub const MAX_WATCHED: usize = 4;
+pub const MAX_CHANGES: usize = 200;
 
 /// Path of the file that the fleet's agent locks, so that a daemon has one; the daemon creates it with its socket.
 pub fn lock_path(socket: &Path) -> PathBuf {
@@ -35,18 +34,14 @@ pub fn lock_path(socket: &Path) -> PathBuf {
     path.into()
 }
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(expecting = "a request")]
 pub struct Question {
-    /// [`VERSION`].
     pub v: u32,
-    /// Operation.
     #[serde(flatten)]
     pub verb: Verb,
 }
 
-/// Operations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Verb {
@@ -76,7 +71,6 @@ pub enum Verb {
     Release(Release),
 }
 
-/// An override to apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
@@ -84,10 +78,8 @@ pub struct Apply {
     pub name: String,
     /// `[[interface]]` tables as `dcqcn run` reads them. They take precedence over the host's own file.
     pub text: String,
-    /// Author, for the audit log.
     #[serde(default)]
     pub by: String,
-    /// Reason, for the audit log.
     #[serde(default)]
     pub why: String,
     /// Revert it unless it is confirmed within this many seconds ([`CONFIRM_WITHIN_S`]).
@@ -99,35 +91,25 @@ pub struct Apply {
     pub over: Option<String>,
 }
 
-/// The override to confirm or revert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {
-    /// Name that it was applied with.
     pub name: String,
 }
 
-/// Removal of the override.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Release {
-    /// Author, for the audit log.
-    #[serde(default)]
     pub by: String,
-    /// Reason, for the audit log.
-    #[serde(default)]
     pub why: String,
     /// Name of the override to remove; another one stays. `None` removes any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
 }
 
-/// A reply: either a result or an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// [`VERSION`].
     pub v: u32,
-    /// Result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
     /// Cause of a rejection or failure; nothing was changed then.
@@ -147,7 +129,6 @@ const fn is_false(value: &bool) -> bool {
 }
 
 impl Answer {
-    /// A reply with the result, or the cause of a rejection.
     pub fn of<T: Serialize>(result: Result<T, String>) -> Self {
         match result.and_then(|value| serde_json::to_value(value).map_err(|error| error.to_string())) {
             Ok(value) => Self { v: VERSION, ok: Some(value), error: None, again: false, unknown: false },
@@ -155,86 +136,58 @@ impl Answer {
         }
     }
 
-    /// A reply that the request was rejected.
     pub fn refused(why: String) -> Self {
         Self { v: VERSION, ok: None, error: Some(why), again: false, unknown: false }
     }
 
-    /// A reply that the request was not processed.
     pub fn again(why: String) -> Self {
         Self { again: true, ..Self::refused(why) }
     }
 
-    /// A reply that the outcome is unknown.
     pub fn unknown(why: String) -> Self {
         Self { unknown: true, ..Self::refused(why) }
     }
 }
 
-/// Version of the replying dcqcn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionAnswer {
-    /// Version, such as `0.1.0`.
     pub dcqcn: String,
-    /// Newest supported protocol version.
     pub protocol: u32,
 }
 
-/// State of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// All configured interfaces have been processed once.
     pub is_ready: bool,
-    /// Served interfaces.
     pub interfaces: Vec<String>,
-    /// Interfaces that cannot be managed.
     pub failing: Vec<Failing>,
-    /// Entries of the file that match no interface.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// Interfaces still to be attached.
     pub waiting: usize,
-    /// Stalled part; null if there is none.
     pub stuck: Option<String>,
-    /// Name of the active override; null if there is none.
     pub config: Option<String>,
-    /// Seconds left to confirm it; null if it needs no confirmation.
-    #[serde(default)]
     pub confirm_within_s: Option<u64>,
-    /// Why an override that was not confirmed in time is still active; null otherwise.
-    #[serde(default)]
     pub overdue: Option<String>,
-    /// The last reload; null if there was none.
-    #[serde(default)]
     pub reload: Option<LastReload>,
     /// Repairs of each managed interface after another program removed parts.
     #[serde(default)]
     pub repairs: BTreeMap<String, u64>,
-    /// Why only root has access to this socket although the file configures a group; null otherwise.
-    #[serde(default)]
     pub without_group: Option<String>,
 }
 
-/// The last reload of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastReload {
-    /// Time, RFC 3339.
     pub at: String,
-    /// Cause of a rejection; empty on success.
     pub refused: String,
 }
 
-/// An interface that cannot be managed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failing {
-    /// Name.
     pub interface: String,
-    /// Cause.
     pub error: String,
 }
 
 impl Failing {
-    /// An interface and the cause.
     pub fn new(interface: &str, error: &str) -> Self {
         Self { interface: interface.to_owned(), error: error.to_owned() }
     }
@@ -245,7 +198,6 @@ impl Failing {
 pub struct Health {
     /// Time, in nanoseconds of CLOCK_MONOTONIC: wall clocks of hosts differ, and are adjusted.
     pub at_ns: u64,
-    /// Attached interfaces, by name.
     pub interfaces: BTreeMap<String, Counts>,
     /// Interfaces that are unreadable or not attached although configured.
     pub failing: Vec<Failing>,
@@ -258,17 +210,14 @@ pub struct Health {
 pub struct Counts {
     /// Identity of the attachment: another number means that the counters restarted.
     pub attached_at_ns: u64,
-    /// RoCE data packets.
     pub data_packets: u64,
     /// Data packets marked CE here, or received marked.
     pub marked_packets: u64,
-    /// CNPs sent.
     pub cnps_sent: u64,
     /// CNPs that cut a flow here.
     pub cnps_handled: u64,
     /// Received PFC frames that pause or resume a priority, counted per priority.
     pub pauses_received: u64,
-    /// Sent PFC frames, counted per priority.
     pub pauses_sent: u64,
     /// Packets dropped by the data plane or by the port's own queues.
     pub drops: u64,
@@ -278,7 +227,6 @@ pub struct Counts {
     pub queue_pairs: Option<u64>,
     /// Retransmissions and time-outs of the RDMA devices on the interface, if their drivers count them.
     pub rdma_errors: u64,
-    /// Flows in the RP table now.
     pub flows: u64,
     /// Bytes in the deepest marking queue now.
     pub queue_bytes: u64,
@@ -294,37 +242,123 @@ pub struct Counts {
 
 /// Upper limit of each of [`Counts::queue_samples`] in percent of Kmax; the last is unlimited.
 pub const QUEUE_PERCENT: [u64; 14] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 120, 150, 200, 300];
-/// Number of ranges.
 pub const QUEUE_BINS: usize = QUEUE_PERCENT.len() + 1;
 
-/// The active override.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
-    /// Name.
     pub name: String,
-    /// Text.
     pub text: String,
-    /// Author.
     pub by: String,
-    /// Reason.
     pub why: String,
-    /// Time when it was applied, RFC 3339.
     pub at: String,
-    /// Seconds left to confirm it; null if it needs no confirmation.
     pub confirm_within_s: Option<u64>,
 }
 
-/// Result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// Name of the override now active; null if there is none.
     pub name: Option<String>,
-    /// Whether anything changed; false if it was active already.
     pub changed: bool,
-    /// Duration, in milliseconds.
     pub took_ms: u64,
-    /// Served interfaces.
     pub interfaces: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SnapshotRequest {
+    pub busiest_of: Option<String>,
+    pub most: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Time, in nanoseconds of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    pub interfaces: BTreeMap<String, InterfaceSnapshot>,
+    /// Interfaces that are unreadable or not attached although configured.
+    pub failing: Vec<Failing>,
+    /// QPs of the requested interface, the busiest first.
+    pub busiest: Vec<Qp>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct InterfaceSnapshot {
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// `host` or `switch`.
+    pub role: String,
+    /// `none`, `fq` or `htb`.
+    pub pacer: String,
+    /// Highest rate of a flow, in bit/s; 0 = unknown.
+    pub line_rate_bps: u64,
+    pub classes: Vec<Class>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    pub tc: usize,
+    pub ecn: bool,
+    pub kmin_bytes: u64,
+    pub kmax_bytes: u64,
+    /// Queue depth in bytes; of two ports the larger.
+    pub depth_bytes: u64,
+    pub packets: u64,
+    /// Bytes since it was attached, layer 2.
+    pub bytes: u64,
+    pub marked_packets: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Qp {
+    pub address: String,
+    pub qpn: u32,
+    /// Kind of its last increase, as in `additive-increase`.
+    pub state: String,
+    /// Current rate R_C, in bit/s.
+    pub rate_bps: u64,
+    /// Target rate R_T, in bit/s.
+    pub target_bps: u64,
+    /// Rate sent since the previous sample, layer 2, in bit/s; 0 at the first.
+    pub throughput_bps: f64,
+    pub cnps_handled: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    pub interface: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Values {
+    pub parameters: BTreeMap<String, ParameterValue>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParameterValue {
+    pub text: String,
+    /// Range that may be set remotely, as in `50KB to 500KB`; null if it may not.
+    pub bounds: Option<String>,
+}
+
+/// Recent changes, the latest last; at most [`MAX_CHANGES`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    pub changes: Vec<Change>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub at: String,
+    /// Interface; empty for a configuration as a whole.
+    pub interface: String,
+    /// `changed`, `pending`, `confirmed`, `reverted`, `refused`, or a request over the socket, as in `applied`.
+    pub kind: String,
+    /// Parameter, or name of the configuration.
+    pub what: String,
+    pub old: String,
+    /// New value, or the cause of a rejection.
+    pub new: String,
+    pub by: String,
 }
 
 #[cfg(test)]

@@ -68,7 +68,6 @@ fn with_verbatim_lines(command: Command) -> Command {
     command.mut_subcommands(with_verbatim_lines)
 }
 
-/// Prints help, and exits.
 fn print(help: &clap::Error) -> ! {
     let text = help.render();
     let has_colours = io::stdout().is_terminal()

@@ -80,7 +80,6 @@ fn paths(command: &clap::Command, path: &str, all: &mut BTreeSet<String>, leaves
     }
 }
 
-/// The long help of all visible commands and subcommands.
 fn long_helps(command: &mut clap::Command) -> Vec<String> {
     let mut helps = vec![command.render_long_help().to_string()];
     for command in

@@ -20,7 +20,6 @@ pub struct Page {
     pub name: &'static str,
     /// 5 for files, 7 for concepts.
     pub section: u8,
-    /// The whole page, in roff.
     pub roff: String,
 }
 
@@ -40,7 +39,6 @@ pub enum GenerateCommand {
 }
 
 impl GenerateCommand {
-    /// Generates them for `command`, with further `pages`.
     pub fn run(self, out: &mut Output<'_>, command: Command, pages: &[Page]) -> anyhow::Result<()> {
         match self {
             Self::Man { dir } => {

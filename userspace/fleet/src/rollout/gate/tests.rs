@@ -1,10 +1,7 @@
-use std::collections::BTreeMap;
-
 use super::*;
-use crate::measure::{Reading, default_limits};
-use crate::record::{Report, Target};
+use crate::measure::default_limits;
+use crate::rollout::Forward;
 use crate::rollout::simulated::{policy, rates};
-use crate::rollout::{Forward, Phase, ReceivedReport};
 
 /// A healthy minute with `packets` data packets.
 fn calm(packets: u64) -> Rates {
@@ -28,7 +25,6 @@ fn evaluate_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict 
     evaluated_hosts(1, before, now, control)
 }
 
-/// As [`evaluate_with`], with `number` changed hosts.
 fn evaluated_hosts(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
     let (rollout, control, hosts) = case(number, before, now, control);
     evaluate(&rollout, &control, &hosts)
@@ -56,12 +52,8 @@ fn case(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> (R
     let mut hosts: Hosts = names.iter().map(|name| (name.clone(), seen(&now))).collect();
     hosts.insert("other".into(), seen(&control.1));
     let control = Control::of(&steps, 0, &earlier);
-    let mut rollout = crate::rollout::plan(
-        &crate::record::Version::default(),
-        &BTreeMap::new(),
-        &BTreeMap::new(),
-        &BTreeMap::new(),
-    );
+    let mut rollout =
+        crate::rollout::plan(&Version::default(), &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
     (rollout.policy, rollout.steps) = (policy(1, 1, 1), steps);
     rollout.phase = Phase::Forward(Forward::default());
     let drops = Limit { times: 1.5, plus: 10 };
@@ -74,6 +66,8 @@ fn evaluated(now: Rates) -> Verdict {
 }
 
 const GOOD: Verdict = Verdict::Good { evaluated: 1, changed: 1, undecided: 0 };
+const UNDECIDED: Verdict = Verdict::Good { evaluated: 0, changed: 1, undecided: 1 };
+const UNJUDGED: Verdict = Verdict::Good { evaluated: 0, changed: 1, undecided: 0 };
 
 #[test]
 fn each_metric_detects_harm() {
@@ -120,18 +114,12 @@ fn half_throughput_is_harm_unless_shared() {
 
 #[test]
 fn unknown_spread_is_undecided() {
-    let undecided = Verdict::Good { evaluated: 0, changed: 1, undecided: 1 };
     let unknown = |packets: u64| with(calm(packets), THROUGHPUT, packets / 60, UNKNOWN_SPREAD);
     let control = (calm(100_000), calm(100_000));
-    assert_eq!(evaluated(unknown(50_000)), undecided, "now");
-    let unjudged = Verdict::Good { evaluated: 0, changed: 1, undecided: 0 };
-    assert_eq!(evaluate_with(unknown(100_000), calm(50_000), control.clone()), unjudged, "no baseline");
+    assert_eq!(evaluated(unknown(50_000)), UNDECIDED, "now");
+    assert_eq!(evaluate_with(unknown(100_000), calm(50_000), control.clone()), UNJUDGED, "no baseline");
     let ended = Rates { queue_pairs: Some(0), ..calm(50_000) };
-    assert_eq!(
-        evaluate_with(unknown(100_000), ended, control.clone()),
-        GOOD,
-        "no baseline, the job has ended"
-    );
+    assert_eq!(evaluate_with(unknown(100_000), ended, control.clone()), GOOD, "the job has ended");
     let marked = with(unknown(100_000), "marks", 20_000, 100);
     assert!(matches!(evaluated(marked), Verdict::Bad(_)), "other metrics are evaluated");
     assert_eq!(evaluated(Rates { queue_pairs: Some(0), ..unknown(50_000) }), GOOD, "the job has ended");
@@ -176,13 +164,11 @@ fn silence_is_harm_while_queue_pairs_remain() {
         let Verdict::Bad(why) = evaluated(silent(queue_pairs)) else { panic!("silence is not found") };
         assert!(why.starts_with("h1 has had no data packet for 30 s"), "{why}");
     }
-    let unjudged = Verdict::Good { evaluated: 0, changed: 1, undecided: 0 };
-    assert_eq!(evaluated(silent(Some(0))), unjudged, "the job has ended");
+    assert_eq!(evaluated(silent(Some(0))), UNJUDGED, "the job has ended");
     let both = (calm(100_000), silent(Some(4)));
-    assert_eq!(evaluate_with(calm(100_000), silent(Some(4)), both), unjudged, "everywhere");
-    let undecided = Verdict::Good { evaluated: 0, changed: 1, undecided: 1 };
+    assert_eq!(evaluate_with(calm(100_000), silent(Some(4)), both), UNJUDGED, "everywhere");
     let pauses = Rates { gap_ms: 20_000, ..calm(100_000) };
-    assert_eq!(evaluate_with(pauses, silent(Some(4)), (calm(1), calm(1))), undecided, "as long as before");
+    assert_eq!(evaluate_with(pauses, silent(Some(4)), (calm(1), calm(1))), UNDECIDED, "as long as before");
 }
 
 #[test]
@@ -190,4 +176,12 @@ fn metric_missing_in_old_agent_is_skipped() {
     let mut now = with(calm(100_000), "drops", 500, 100);
     now.of.remove("drops");
     assert_eq!(evaluated(now), GOOD);
+}
+
+#[test]
+fn bound_follows_the_poisson_tail() {
+    // P(X >= 3) of mean 0.01 is 1.7e-7, of mean 0.5 is 0.014; P(X >= 150) of mean 100 is 2e-6.
+    assert!(exceeds(3.0, 0.01, 1e-4) && !exceeds(3.0, 0.5, 1e-4));
+    assert!(exceeds(150.0, 100.0, 1e-4) && !exceeds(120.0, 100.0, 1e-4));
+    assert!(!exceeds(5.0, 5.0, 0.5) && !exceeds(0.0, 0.0, 0.5) && exceeds(1.0, 0.0, 1e-9));
 }

@@ -1,7 +1,6 @@
 use super::*;
-use crate::record::{Report, Tried};
+use crate::rollout::next;
 use crate::rollout::simulated::{policy, rates, version};
-use crate::rollout::{Effect, Event, ReceivedReport, next};
 
 fn group_a() -> Target {
     let version = version(policy(1, 4, 1));
@@ -14,7 +13,6 @@ fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
     Some(Tried { target, error: error.map(str::to_owned) })
 }
 
-/// The order of host `a1`.
 fn desired(target: Target) -> BTreeMap<String, DesiredConfig> {
     [("a1".to_owned(), DesiredConfig { target, ..DesiredConfig::default() })].into()
 }
