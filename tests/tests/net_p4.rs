@@ -115,6 +115,7 @@ fn switch_file_checked_offline() -> Result<()> {
     ensure!(report["ports"] == 2, "{report}");
 
     for (from, to, expected) in [
+        ("number = 2", "number = 1", "number = 1 is given twice"),
         ("host = true", "hots = true", "wrong.toml:15: unknown field `hots`"),
         ("kmin = '10820B'", "kmin = '1MB'", "wred.3.kmin = 1MB is above wred.3.kmax"),
         ("link_rate = '10mbit'\n", "", "because: the reaction point needs the rate of the hosts' links"),

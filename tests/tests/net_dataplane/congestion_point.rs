@@ -140,6 +140,38 @@ fn trimmed_packet_charged_at_own_length() -> Result<()> {
 }
 
 #[test]
+fn marking_follows_queue_depth() -> Result<()> {
+    let pair = new_pair!();
+    // 12.5 bytes drain in a millisecond.
+    let thresholds = ["wred.3.drain_rate=100kbit", "wred.3.kmin=10KB", "wred.3.kmax=20KB", "wred.3.pmax=0%"];
+    pair.a.attach("a0", Role::Switch, &[&["link_rate=1gbit"], &thresholds[..]].concat())?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    // Up to Kmin, and from there to Kmax with a Pmax of 0: never. Above: always.
+    let frames: Vec<_> = (0..64).map(|psn| Roce { psn, ..Roce::default() }).collect();
+    for frame in &frames {
+        a.send(&frame.frame())?;
+    }
+    let mut depth_bytes = 0;
+    for frame in &frames {
+        let arrived = b.expect()?;
+        let marked = Roce { ecn: Ecn::CE, ..frame.clone() }.frame();
+        // A busy machine may take 2 s for all of this, in which 25 KB drain.
+        match depth_bytes {
+            0..=20_000 => assert_eq!(arrived, frame.frame(), "below Kmax, at {depth_bytes} bytes"),
+            45_000.. => assert_eq!(arrived, marked, "above Kmax, at {depth_bytes} bytes"),
+            _ => assert!(arrived == frame.frame() || arrived == marked),
+        }
+        depth_bytes += marked.len();
+    }
+    assert!(depth_bytes > 60_000);
+    let counters = pair.a.counters("a0", Hook::Egress)?;
+    let class = counters.class[3];
+    assert_eq!((class.packets, class.ect_packets, class.bytes), (64, 64, depth_bytes as u64));
+    assert_eq!(class.ecn_marked_packets, counters.stat[Stat::CpEcnMarked as usize]);
+    Ok(())
+}
+
+#[test]
 fn own_packets_leave_with_ect_and_dscp() -> Result<()> {
     let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "ect_enable=on", "roce_dscp=26"])?;
@@ -198,15 +230,31 @@ fn not_ect_and_cnps_never_marked() -> Result<()> {
     for ecn in [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1] {
         sent.extend([false, true].map(|v6| Roce { v6, ..Roce::default() }.cnp(None, CNP_TOS | ecn.bits())));
     }
+    // Not RoCEv2: another UDP port, a RoCEv1 frame, ARP.
+    let mut other = Roce::default().frame();
+    let port = Ethernet::LEN + 22;
+    other[port..port + 2].copy_from_slice(&4_790_u16.to_be_bytes());
+    sent.push(other);
+    let mut v1 = Roce::default().frame();
+    v1[12..14].copy_from_slice(&0x8915_u16.to_be_bytes());
+    sent.push(v1);
+    let mut arp = Roce::default().frame();
+    arp[12..14].copy_from_slice(&0x0806_u16.to_be_bytes());
+    sent.push(arp);
     let before = pair.a.counters("a0", Hook::Egress)?.stat;
     for frame in &sent {
         a.send(frame)?;
     }
     assert_eq!(b.expect_all(sent.len())?, sent, "all packets pass unchanged");
     let after = pair.a.counters("a0", Hook::Egress)?.stat;
-    for (stat, count) in
-        [(Stat::CpEcnMarked, 0), (Stat::CpNotEct, 2), (Stat::CpNotEctDropped, 0), (Stat::RoceCnp, 6)]
-    {
+    for (stat, count) in [
+        (Stat::CpEcnMarked, 0),
+        (Stat::CpNotEct, 2),
+        (Stat::CpNotEctDropped, 0),
+        (Stat::RoceCnp, 6),
+        (Stat::NotRoce, 2),
+        (Stat::RoceV1, 1),
+    ] {
         assert_eq!(after[stat as usize] - before[stat as usize], count, "{}", stat.label());
     }
 
@@ -218,6 +266,11 @@ fn not_ect_and_cnps_never_marked() -> Result<()> {
     a.send(&cnp)?;
     assert_eq!(b.drain()?, [cnp], "a router with a full queue drops Not-ECT packets");
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CpNotEctDropped)?, 1);
+    // A class that does not mark at all.
+    pair.a.set("a0", &["wred.3.ecn=off"])?;
+    let frame = Roce::default().frame();
+    a.send(&frame)?;
+    assert_eq!(b.expect()?, frame);
     Ok(())
 }
 

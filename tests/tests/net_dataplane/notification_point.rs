@@ -1,4 +1,4 @@
-//! NP: CE-marked data is answered with CNPs.
+//! NP: CE-marked data is answered with CNPs, all other packets are not.
 
 use dcqcn_common::layout::Pair as QpPair;
 use dcqcn_common::wire::cnp;
@@ -93,10 +93,6 @@ fn one_cnp_per_interval() -> Result<()> {
     thread::sleep(Duration::from_millis(1_100));
     a.send(&Roce { psn: 9, ..data.clone() }.frame())?;
     assert_eq!(a.expect()?, data.cnp(None, CNP_TOS));
-    // Turned off while traffic runs: no answer, and none is counted.
-    pair.b.set("b0", &["np_enable=off"])?;
-    a.send(&Roce { dest_qpn: 0x13, ..data }.frame())?;
-    assert_eq!(a.receive(SILENCE)?, None);
 
     for (hook, stat, expected) in [
         (Hook::Ingress, Stat::NpEcnMarked, 4),
@@ -148,6 +144,40 @@ fn clones_stop_if_egress_does_not_see_them() -> Result<()> {
     assert_eq!(a.drain()?.len(), 1);
     let count = |stat| pair.b.count("b0", Hook::Ingress, stat);
     assert_eq!((count(Stat::NpCloneUnseen)?, count(Stat::NpCnpLimited)?), (1, 19));
+    Ok(())
+}
+
+#[test]
+fn other_packets_get_no_cnp() -> Result<()> {
+    let pair = new_pair!();
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let read_request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..ce() };
+    let mut sent = vec![
+        Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..ce() }.frame(),
+        Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 1, payload: 256, ..ce() }.frame(),
+        read_request.frame(),
+        Roce { ecn: Ecn::ECT0, ..ce() }.frame(),
+        Roce { ecn: Ecn::ECT1, ..ce() }.frame(),
+        Roce { ecn: Ecn::NOT_ECT, ..ce() }.frame(),
+        // A marked CNP.
+        Roce { src: 2, dst: 1, ..ce() }.cnp(None, CNP_TOS | Ecn::CE.bits()),
+        Roce { v6: true, opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..ce() }.frame(),
+    ];
+    let mut cut = ce().frame();
+    cut.truncate(50);
+    sent.push(cut);
+    for frame in &sent {
+        a.send(frame)?;
+    }
+    assert_eq!(b.expect_all(sent.len())?, sent, "all packets arrive unchanged");
+    assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "nothing comes back");
+    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpEcnMarked)?, 0);
+    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::Malformed)?, 1);
+    // Turned off while traffic runs: no answer either, and none is counted.
+    pair.b.set("b0", &["np_enable=off"])?;
+    a.send(&ce().frame())?;
+    assert_eq!(a.receive(SILENCE)?, None);
     Ok(())
 }
 
