@@ -247,7 +247,8 @@ fn desired_configs(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Desire
 }
 
 pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
-    let states: [(&str, fn(State) -> bool); 8] = [
+    type Is = fn(State) -> bool;
+    let states: [(&str, Is); 8] = [
         ("waiting", |state| state == State::Waiting),
         ("sent", |state| matches!(state, State::Sent { .. })),
         ("applied", |state| matches!(state, State::Applied { .. })),

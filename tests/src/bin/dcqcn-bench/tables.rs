@@ -13,7 +13,7 @@ use crate::live::OURS as INLINE_SENT;
 use crate::per_packet::{
     AT_WIRE_RATE, CNP_AT_RP, CNP_MADE, MARKS, MINIMAL_PACER, PACED, ROUTED, TCP, UNMARKED,
 };
-use crate::report::{BUDGET_NS, Metric, Report, Section, Target};
+use crate::report::{BUDGET_NS, Machine, Metric, Report, Section, Target};
 use crate::scale::{LARGE, scrape};
 use crate::tcp;
 
@@ -38,8 +38,8 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
         .map(|name| ns(name).and_then(|metric| Some(metric.better() / report.ratio(metric)?)))
         .sum();
     let both = together.zip(empty).map(|(together, empty)| together / empty);
-    let name = "RoCE unmarked, both hooks, link at its own rate: times the two empty programs";
-    at_most(name.into(), 1.9, both);
+    let both_hooks = "RoCE unmarked, both hooks, link at its own rate: times the two empty programs";
+    at_most(both_hooks.into(), 1.9, both);
     for (name, bound) in [(AT_WIRE_RATE, 2.5), (UNMARKED[1], 3.2), (MARKS, 3.5), (ROUTED, 2.5)] {
         at_most(format!("{name}: times the empty program"), bound, ratio(Section::Packets, name));
     }

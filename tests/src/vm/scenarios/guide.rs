@@ -144,7 +144,7 @@ mod tests {
         let typed: Vec<_> = collapse.iter().filter(|block| !is_package_step(block)).collect();
         // Step 3 has two.
         assert_eq!((typed.len(), collapse.len()), (COLLAPSE_SECTIONS.len() + 1, COLLAPSE_SECTIONS.len() + 3));
-        assert!(typed.iter().flatten().any(|line| line.contains("config check")), "{typed:?}");
+        assert!(typed.iter().copied().flatten().any(|line| line.contains("config check")), "{typed:?}");
         let unit = unit_commands(SOFT_ROCE_UNIT, "h2");
         // `%i` is escaped.
         assert!(unit.iter().all(|line| !line.contains('%')), "{unit:?}");

@@ -35,7 +35,7 @@ fn imported(db: &Database, port: &str, mut config: Config) -> (Config, Import) {
 
 /// Those of `Ethernet4` in a file, after the defaults.
 fn of_port(text: &(impl ToString + ?Sized)) -> (Config, Import) {
-    of_port(&text)
+    imported(&read(&text.to_string()), "Ethernet4", Config::DEFAULT)
 }
 
 #[track_caller]
