@@ -416,6 +416,11 @@ impl Requester {
         (self.acknowledged, self.read_next)
     }
 
+    /// Whether the stack's own timer has retransmitted since the last of several probes: further ones may help now.
+    pub const fn has_timed_out(&self, sent: Sent) -> bool {
+        sent.probes >= IN_A_ROW && self.sent_ns >= sent.at_ns.saturating_add(INITIAL_NS)
+    }
+
     /// Whether the PSNs `from..to` are those of READs and atomics only, as far back as known.
     fn are_reads(&self, from: u32, to: u32) -> bool {
         let (first, last) = (distance(from, self.next), distance(to, self.next));

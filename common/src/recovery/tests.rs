@@ -373,6 +373,13 @@ fn vain_probes_leave_the_stack_time() {
     for probes in [4, 5, 100] {
         assert_eq!(next(probes), Action::At(at_ns + 10_000 * MS));
     }
+    // Until its timer expires, not if a probe makes it retransmit.
+    let timed_out = |sent_ms, probes| {
+        let mut requester = requester;
+        requester.on_request(&request(SEND, 10, 0), sent_ms * MS);
+        requester.has_timed_out(Sent { probes, at_ns })
+    };
+    assert!(timed_out(13_300, 4) && !timed_out(9_010, 4) && !timed_out(13_300, 3));
 }
 
 #[test]

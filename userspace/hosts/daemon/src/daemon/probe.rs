@@ -193,7 +193,7 @@ impl Check<'_> {
     /// The tail-loss probe. Returns the time of the next check.
     fn probe(&self, requester: &Requester, rules: Rules, state: &mut QpState, probes: bool) -> Result<u64> {
         let &Self { port, params, id, now_ns, .. } = self;
-        if requester.progress() != state.progress {
+        if requester.progress() != state.progress || requester.has_timed_out(state.sent) {
             (state.progress, state.sent.probes) = (requester.progress(), 0);
         }
         let action = if probes {
