@@ -153,18 +153,18 @@ mod tests {
     #[test]
     fn totals_precede_rows_and_zeros_are_hidden() {
         let text = "\
-    COUNTER                     TOTAL
-    np_ecn_marked_roce_packets     40
-    np_cnp_sent                     7
-    rp_cnp_handled                  5
-    rp_cnp_ignored                  0
-    rx_prio3_pause                  4
+COUNTER                     TOTAL
+np_ecn_marked_roce_packets     40
+np_cnp_sent                     7
+rp_cnp_handled                  5
+rp_cnp_ignored                  0
+rx_prio3_pause                  4
 
-    COUNTER                     XDP  INGRESS  EGRESS
-    np_ecn_marked_roce_packets    0       40       0
-    np_cnp_sent                   0        0       7
-    rp_cnp_handled                0        5       0
-    ";
+COUNTER                     XDP  INGRESS  EGRESS
+np_ecn_marked_roce_packets    0       40       0
+np_cnp_sent                   0        0       7
+rp_cnp_handled                0        5       0
+";
         assert_eq!(report(false).to_string(), text);
         assert!(report(true).to_string().lines().count() > Stat::COUNT);
         let unused = CountersReport::single_hook("eth0".into(), "xdp", Counters::ZERO, false);

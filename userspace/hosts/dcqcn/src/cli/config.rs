@@ -343,14 +343,14 @@ mod tests {
                     [[interface]]\nname = 'eth*'\nrole = 'switch'\n[interface.wred.3]\nkmin = '100KB'\n\
                     [metrics]\nlisten = '127.0.0.1:9310'\n";
         let expected = "\
-    x is valid
-    INTERFACE  SETTING       VALUE  DEFAULT
-    eth*       role         switch     host
-    eth*       wred.3.kmax   200KB    200KB
-    eth*       wred.3.kmin   100KB      5KB
-    eth* matches no interface of this host
-    metrics on 127.0.0.1:9310
-    ";
+x is valid
+INTERFACE  SETTING       VALUE  DEFAULT
+eth*       role         switch     host
+eth*       wred.3.kmax   200KB    200KB
+eth*       wred.3.kmin   100KB      5KB
+eth* matches no interface of this host
+metrics on 127.0.0.1:9310
+";
         assert_eq!(report(text), expected);
     }
 
@@ -379,11 +379,11 @@ mod tests {
     #[test]
     fn check_shows_file_for_any_interface() {
         let expected = "\
-    x is valid
-    INTERFACE  SETTING      VALUE  DEFAULT
-    any        wred.3.kmin  100KB      5KB
-    no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` rejects it
-    ";
+x is valid
+INTERFACE  SETTING      VALUE  DEFAULT
+any        wred.3.kmin  100KB      5KB
+no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` rejects it
+";
         assert_eq!(report("[wred.3]\nkmin = '100KB'\n"), expected);
         let empty = report("[log]\n");
         assert!(empty.contains("any        all at their defaults"), "{empty}");

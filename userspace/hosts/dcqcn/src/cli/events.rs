@@ -402,11 +402,11 @@ mod tests {
         let report = |iface, last| LogReport::new("log".into(), contents.clone(), iface, last, 1);
         let text = report(Some("eth0"), Some(1)).to_string();
         let expected = "\
-    TIME                      USER         IFACE  PARAMETER  OLD  NEW  COMMAND OR REASON
-    2026-03-01T12:00:00.000Z  ada as root  eth0   rpg_gd      11   14  dcqcn set\u{fffd}
-    malformed entries in log: line 4
-    older entries are in 2 compressed files: see log*
-    ";
+TIME                      USER         IFACE  PARAMETER  OLD  NEW  COMMAND OR REASON
+2026-03-01T12:00:00.000Z  ada as root  eth0   rpg_gd      11   14  dcqcn set\u{fffd}
+malformed entries in log: line 4
+older entries are in 2 compressed files: see log*
+";
         assert_eq!(text, expected);
         let elsewhere = LogReport::new("log".into(), contents.clone(), Some("eth1"), None, 2).to_string();
         assert!(elsewhere.contains("eth1 (netns 1)"), "{elsewhere}");
