@@ -23,7 +23,7 @@ pub fn json(line: &str) -> Result<Value> {
     serde_json::from_str(&sh(line)?).with_context(|| format!("`{line}` printed no JSON"))
 }
 
-/// As [`json`], in a network namespace.
+/// As [`json()`], in a network namespace.
 pub fn json_in(netns: &Netns, line: &str) -> Result<Value> {
     netns.run(|| json(line))?
 }

@@ -61,11 +61,11 @@ const PARAMETERS: &str = "parameters";
 /// Sections for the daemon, and the interfaces.
 pub const SECTIONS: [&str; 6] = ["interface", "metrics", "age", "log", "control", "fleet"];
 /// Key of an `[[interface]]` that is for the daemon.
-pub const REPAIR: &str = "repair";
+pub(crate) const REPAIR: &str = "repair";
 /// Keys of an `[[interface]]` that select interfaces.
 pub const SELECTORS: [&str; 5] = ["name", "mac", "driver", "pci", "rdma"];
 /// Keys of an `[[interface]]` that the top does not have.
-pub fn interface_keys() -> Vec<&'static str> {
+fn interface_keys() -> Vec<&'static str> {
     SELECTORS.into_iter().chain([REPAIR]).collect()
 }
 
@@ -167,7 +167,7 @@ impl Reader<'_> {
 
     /// Parses an `[[interface]]`: its patterns by key, and its settings on top of `common`.
     ///
-    /// `repair` parses the value of [`REPAIR`].
+    /// `repair` parses the value of its key of that name.
     pub fn interface(
         &mut self,
         value: &Value<'_>,
