@@ -12,7 +12,8 @@
 //!
 //! - A verified acknowledgement covers everything before it ([`Requester::acknowledged`]). Only an ACK or a NAK with a
 //!   correct ICRC advances that PSN.
-//! - Between that PSN and the named one are only READs and atomics. They complete by their responses, not by a NAK.
+//! - Between that PSN and the named one are only READs and atomics. They complete by their responses, not by a NAK. The kinds of
+//!   the last 64 PSNs are those that egress saw: a READ response, whose ICRC is not verified, proves nothing.
 //!
 //! Soft-RoCE starts no retransmission by a NAK while another is under way, until an ACK or a READ response arrives
 //! (`started_retry` in drivers/infiniband/sw/rxe/rxe_comp.c). If that retransmission is lost, only a timer helps, or an
