@@ -448,9 +448,7 @@ impl Requester {
         };
         // During a READ, the PSN must be that of the first missing response.
         let is_in_reads = self.has_unanswered_reads()
-            && (distance(self.acknowledged, self.read_next) >= 0
-                || self.has_retried_read()
-                || is_answered_to)
+            && (distance(self.acknowledged, self.read_next) >= 0 || self.has_retried_read())
             && distance(self.read_next, psn) > 0;
         let rnr = if is_in_reads { self.read_next } else { psn };
         let is_start = |psn| psn == self.starts_at || psn == self.acknowledged;

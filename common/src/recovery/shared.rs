@@ -388,7 +388,9 @@ impl<'a> SharedRequester<'a> {
             mtu *= 2;
         }
         set!(self.read_bytes = 0);
-        let is_doubtful = get!(self.mtu) == 0 && responses(read_bytes, MAX_MTU) != packets;
+        // A READ that may be the rest of another has no known length either, though the path MTU may be known.
+        let known_mtu = get!(self.mtu);
+        let is_doubtful = responses(read_bytes, if known_mtu == 0 { MAX_MTU } else { known_mtu }) != packets;
         self.move_next(read_psn, DATA);
         if is_known {
             self.move_next(psn, if is_doubtful { DATA } else { READS });

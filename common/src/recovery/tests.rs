@@ -221,6 +221,21 @@ fn probe_names_first_packet_that_may_be_lost() {
     }
 }
 
+/// The READ may be the rest of another. That a smaller path MTU would explain the PSN after it does not make SENDs that were
+/// sent unseen a part of it.
+#[test]
+fn known_path_mtu_limits_read_that_may_be_a_rest() {
+    let mut requester = after_requests([(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0)]);
+    requester.on_response(&ack(11), 10 * MS);
+    requester.send(10 * MS, [(READ, 13, 4 * MTU), (READ, 21, 4 * MTU)]);
+    let mut forged = requester;
+    forged.on_response(&ack(12), 11 * MS);
+    forged.on_response(&read_response(ONLY, 18), 11 * MS);
+    assert_eq!(forged.action(RULES, 99 * MS, NONE, 0), Action::Nak(13));
+    requester.on_response(&ack(17), 11 * MS);
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(18));
+}
+
 #[test]
 fn busy_or_ended_qp_probed_later() {
     let mut requester = after_requests([(SEND, 10, 0)]);
