@@ -422,37 +422,37 @@ impl Requester {
         sent.probes >= IN_A_ROW && self.sent_ns >= sent.at_ns.saturating_add(INITIAL_NS)
     }
 
-    /// Whether the PSNs `from..to` are those of READs and atomics only, as far back as known.
-    fn are_reads(&self, from: u32, to: u32) -> bool {
-        let (first, last) = (distance(from, self.next), distance(to, self.next));
-        first <= 64 && last >= 0 && (last..first).all(|bit| self.kinds >> bit & 1 == 0)
+    /// First PSN from the acknowledged one on that is not a READ's or atomic's, as far back as known.
+    fn first_data(&self) -> u32 {
+        let count = distance(self.acknowledged, self.next);
+        let known = if (1..=64).contains(&count) { self.kinds << (64 - count) } else { DATA };
+        plus(self.acknowledged, if known == READS { 0 } else { known.leading_zeros() })
     }
 
     /// The probe; see the [module](self). `restarts`: it must start another retransmission. `probes`: those before it.
     fn probe(&self, settings: Settings, restarts: bool, probes: u32) -> Action {
-        let has_data = self.has_unacknowledged_data();
+        let (acknowledged, read_next) = (self.acknowledged, self.read_next);
         let are_reads_before =
-            distance(self.acknowledged, self.data_psn) >= 0 && distance(self.data_psn, self.data_end) > 0;
-        // The stack has accepted those READ responses, unless they were corrupt: not each probe counts on them.
-        let is_answered_to = distance(self.acknowledged, self.read_next) > 0
-            && self.are_reads(self.acknowledged, self.read_next)
-            && probes % 3 != 2;
-        let psn = match (has_data, are_reads_before) {
+            distance(acknowledged, self.data_psn) >= 0 && distance(self.data_psn, self.data_end) > 0;
+        let psn = match (self.has_unacknowledged_data(), are_reads_before) {
             (true, true) => self.data_psn,
-            (true, false) if is_answered_to => self.read_next,
-            (true, false) => self.acknowledged,
-            (false, _) if self.read_bytes != 0 && distance(self.acknowledged, self.read_psn) >= 0 => {
-                self.read_psn
-            }
+            (true, false) => self.first_data(),
+            (false, _) if self.read_bytes != 0 && distance(acknowledged, self.read_psn) >= 0 => self.read_psn,
             (false, _) => self.next,
         };
-        // During a READ, the PSN must be that of the first missing response.
+        // The stack takes an RNR NAK only if it names the PSN that it awaits: during a READ, that of the first missing response.
         let is_in_reads = self.has_unanswered_reads()
-            && (distance(self.acknowledged, self.read_next) >= 0 || self.has_retried_read())
-            && distance(self.read_next, psn) > 0;
-        let rnr = if is_in_reads { self.read_next } else { psn };
-        let is_start = |psn| psn == self.starts_at || psn == self.acknowledged;
-        let is_fatal = |psn| psn == self.read_next && !is_start(psn) && !settings.takes_naks_in_reads;
+            && (distance(acknowledged, read_next) >= 0 || self.has_retried_read())
+            && distance(read_next, psn) > 0;
+        // The responses so far may have been corrupt.
+        let may_be_corrupt = probes % 3 == 2 && !self.has_retried_read();
+        let rnr = match is_in_reads {
+            _ if may_be_corrupt => acknowledged,
+            true => read_next,
+            false => psn,
+        };
+        let is_start = |psn| psn == self.starts_at || psn == acknowledged;
+        let is_fatal = |psn| psn == read_next && !is_start(psn) && !settings.takes_naks_in_reads;
         match restarts && !is_fatal(rnr) {
             true => Action::RnrNak(rnr),
             false if is_fatal(psn) => Action::Idle,

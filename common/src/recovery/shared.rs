@@ -201,8 +201,8 @@ impl<'a> SharedRequester<'a> {
             // Another QP, or the stack has not accepted those responses. Otherwise it may still process them.
             set!(self.answered = if is_new { before_unseen(psn) } else { psn });
         }
-        self.pass_answered(psn);
         self.close_read(psn, is_read, packet.bytes);
+        self.pass_answered(psn);
         let next = get!(self.next);
         let ahead = distance(next, psn);
         if ahead > 0 {
@@ -225,6 +225,7 @@ impl<'a> SharedRequester<'a> {
                 // The READ before it has fewer responses than assumed.
                 set!(self.mtu = 0);
                 set!(self.mtu_once = 0);
+                set!(self.read_bytes = 0);
                 set!(self.reads_end = psn);
                 self.move_next(psn, DATA);
             }

@@ -355,6 +355,18 @@ fn reads_answered_before_data_are_skipped() {
     assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(12));
     assert_eq!(requester.action(unlimited, 99 * MS, probes(1), 0), Action::RnrNak(12));
     assert_eq!(requester.action(unlimited, 999 * MS, probes(2), 0), Action::RnrNak(11));
+    // Partly answered: Linux 6.1 takes no NAK within the READ, but one behind it.
+    let mut requester = acknowledged(9);
+    let read = (12, Opcode::RC_RDMA_READ_REQUEST, 3 * MTU);
+    for (psn, opcode, bytes) in [(10, Opcode::RC_SEND_FIRST, MTU), (11, SEND, 0), read, (15, SEND, 0)] {
+        requester.on_request(&request(opcode, psn, bytes), 10 * MS);
+    }
+    requester.on_response(&ack(11), 11 * MS);
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 12), 11 * MS);
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(15));
+    assert_eq!(requester.action(unlimited, 99 * MS, probes(1), 0), Action::Nak(15));
+    let newer = Settings { takes_naks_in_reads: true, ..unlimited };
+    assert_eq!(requester.action(newer, 99 * MS, probes(1), 0), Action::RnrNak(13));
     // That response was forged.
     assert_eq!(answered(Opcode::RC_SEND_ONLY).action(RULES, 99 * MS, NONE, 0), Action::Nak(11));
 }
