@@ -177,7 +177,7 @@ parameters! {
         /// Delay that a flow may catch up on, so that late softirqs do not reduce its rate.
         pacing_credit_ns = 100 * US, "pacing_credit", Unit::Nanoseconds, 0, SECOND, "More exact rates, longer bursts.";
 
-        /// Make soft-RoCE retransmit after silence (`dcqcn run`). `on`: on Linux 6.1 and 6.12 (tested); `force`: on every kernel.
+        /// Make soft-RoCE retransmit after silence (`dcqcn run`). `on`: on Linux 6.1, 6.12, 7.3 (tested); `force`: on all.
         tail_loss_probe = TAIL_LOSS_PROBE_OFF, "tail_loss_probe", Unit::Choice(TAIL_LOSS_PROBES), 0, 2, "";
         /// Minimum silence before a probe; otherwise four round trips.
         tail_loss_probe_floor_ns = 20 * MS, "tail_loss_probe_floor", Unit::Nanoseconds, MS, SECOND, "Fewer needless retransmissions, later recovery.";

@@ -5,7 +5,7 @@
 //! | from 6.2 | an ACK ends its QP while a READ is partly answered (`check_psn`, `check_ack`) | assumed |
 //! | from 6.12 | a packet dropped by the qdisc ends its QP | assumed |
 //! | from 6.12 | ACKs and NAKs between the responses of a READ are processed (`check_ack`) | not assumed |
-//! | 6.1, 6.12 | tested to retransmit READs, WRITEs and lost ACKs after a NAK delivered by its own host | not assumed |
+//! | 6.1, 6.12, 7.3 | tested to retransmit READs, WRITEs and lost ACKs after a NAK delivered by its own host | not assumed |
 
 use std::fmt;
 
@@ -38,9 +38,10 @@ impl SoftRoce {
 
     /// Whether it was tested to retransmit after a NAK delivered by its own host.
     pub fn is_tested_with_probes(self) -> bool {
-        [1, 12]
-            .into_iter()
-            .any(|minor| self.is_from(minor) == Some(true) && self.is_from(minor + 1) == Some(false))
+        self.0.is_some_and(|version| {
+            let [_, major, minor, _] = version.code().to_be_bytes();
+            [(6, 1), (6, 12), (7, 3)].contains(&(major, minor))
+        })
     }
 
     /// Whether the kernel is Linux 6.`minor` or later; `None` if that is unknown.
@@ -80,6 +81,7 @@ mod tests {
             (Some((6, 12)), [true, true, true, true]),
             (Some((6, 13)), [true, true, true, false]),
             (Some((7, 1)), [true, true, true, false]),
+            (Some((7, 3)), [true, true, true, true]),
             (None, [true, true, false, false]),
         ] {
             assert_eq!(of(version), expected, "{version:?}");
