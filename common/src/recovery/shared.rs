@@ -155,8 +155,9 @@ impl<'a> SharedRequester<'a> {
     /// State at a first packet with this PSN: nothing is known of those before it.
     #[inline(always)]
     fn start(self, psn: u32) {
-        set!(self.next = psn);
+        set!(self.own_qpn = 0);
         set!(self.kinds = DATA);
+        set!(self.next = psn);
         set!(self.read_bytes = 0);
         set!(self.reads_end = psn);
         set!(self.read_next = psn);
@@ -170,7 +171,6 @@ impl<'a> SharedRequester<'a> {
         set!(self.retrying = 0);
         set!(self.mtu = 0);
         set!(self.mtu_once = 0);
-        set!(self.own_qpn = 0);
     }
 
     /// Follows a request packet. Returns whether to announce the requester to `dcqcn run`.
@@ -181,8 +181,9 @@ impl<'a> SharedRequester<'a> {
         // SEND (`check_psn` of rxe_comp.c, Linux 6.12).
         let is_answered = is_read || matches!(packet.opcode, Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD);
         // A PSN half of all PSNs ahead compares as one before.
-        let is_reused =
-            !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
+        let is_reused = !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0
+                // No retransmission goes that far back: another QP, also if the earlier one had no ACK.
+                || distance(get!(self.next), psn) < -MAX_IN_FLIGHT;
         let is_new = get!(self.sent_ns) == 0;
         if is_new || is_reused {
             // New, or a QP with the numbers of an earlier one, or a retransmission behind a READ that is awaited still.
@@ -307,6 +308,8 @@ impl<'a> SharedRequester<'a> {
     #[inline(always)]
     fn move_next(self, to: u32, kinds: u64) {
         let (steps, known) = (distance(get!(self.next), to), get!(self.kinds));
+        // A reader between the two finds nothing but data.
+        set!(self.kinds = DATA);
         set!(self.next = to);
         let by = steps.unsigned_abs();
         let kinds = match by {
@@ -376,30 +379,31 @@ impl<'a> SharedRequester<'a> {
             return;
         }
         let packets = if is_read && bytes < read_bytes { 0 } else { packets.cast_unsigned() };
+        let known_mtu = get!(self.mtu);
         let (mut is_known, mut mtu) = (false, MIN_MTU);
         while mtu <= MAX_MTU {
             if responses(read_bytes, mtu) == packets {
                 is_known = true;
                 set!(self.reads_end = psn);
-                if !is_read {
+                if !is_read && known_mtu == 0 {
                     set!(self.mtu = if get!(self.mtu_once) == mtu { mtu } else { 0 });
                     set!(self.mtu_once = mtu);
                 }
             }
             mtu *= 2;
         }
-        set!(self.read_bytes = 0);
         // A READ that may be the rest of another has no known length either, though the path MTU may be known.
         let known_mtu = get!(self.mtu);
         let is_doubtful = responses(read_bytes, if known_mtu == 0 { MAX_MTU } else { known_mtu }) != packets;
-        self.move_next(read_psn, DATA);
-        if is_known {
-            self.move_next(psn, if is_doubtful { DATA } else { READS });
-        }
         if is_doubtful {
             // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
             // Others are within the READ, but not the first.
             self.add_data(read_psn, psn);
+        }
+        set!(self.read_bytes = 0);
+        self.move_next(read_psn, DATA);
+        if is_known {
+            self.move_next(psn, if is_doubtful { DATA } else { READS });
         }
     }
 
@@ -457,8 +461,9 @@ impl<'a> SharedRequester<'a> {
     fn on_verified(self, packet: &Response, now_ns: u64) {
         let syndrome = packet.syndrome & SYNDROME;
         let Some(end) = end_of(syndrome, packet.psn) else { return };
-        if distance(get!(self.next), end) > 0 {
-            // It names a packet that was never sent.
+        let ahead = distance(get!(self.next), end);
+        if ahead > 0 || get!(self.own_qpn) == 0 && ahead < -MAX_IN_FLIGHT {
+            // It names a packet that was never sent, or one of an earlier QP.
             return;
         }
         if get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0 {

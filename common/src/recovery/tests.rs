@@ -421,6 +421,21 @@ fn reused_psns_or_qpns_reset_requester() {
 }
 
 /// READs use PSNs without acknowledgements: after 2^23, comparisons with those of the last SEND are reversed.
+/// It looks like a retransmission to where no data was ever acknowledged.
+#[test]
+fn psn_far_before_an_unacknowledged_qp_is_of_another() {
+    let mut requester = Requester::NEW;
+    requester.on_request(&request(Opcode::RC_FETCH_ADD, 0xff_fffa, 0), MS);
+    requester.on_request(&request(SEND, 0x81_9616, 0), 10 * MS);
+    requester.on_response(&nak(0x81_9616, NAK.into()), 11 * MS);
+    assert_eq!(requester.action(UNLIMITED, 99 * MS, NONE, 0), Action::RnrNak(0x81_9616));
+    // Of the earlier QP.
+    let mut requester = Requester::NEW;
+    requester.on_request(&request(SEND, 0xff_fffa, 0), MS);
+    requester.on_response(&ack(0x81_9616), 2 * MS);
+    assert_eq!(requester.acknowledged(), None);
+}
+
 #[test]
 fn half_of_all_psns_ahead_is_not_acknowledged() {
     const HALF: u32 = 1 << 23;
