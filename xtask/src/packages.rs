@@ -43,8 +43,8 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 /// Gets the npm packages for the page of `dcqcn-fleet serve` and its test, pinned by version and hash in
-/// `userspace/fleet/npm`, if other ones are pinned than before. They are embedded into the command at build time; running
-/// it needs none.
+/// `userspace/fleet/npm`, if other ones are pinned than before. They are embedded into the command at build time, and
+/// not needed to run the command.
 pub(crate) fn setup_web(workspace: &Workspace) -> Result<()> {
     let (from, to) = (workspace.root().join("userspace/fleet/npm"), workspace.web());
     let is_current = |pins: &str| {

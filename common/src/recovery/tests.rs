@@ -421,9 +421,9 @@ fn reused_psns_or_qpns_reset_requester() {
 }
 
 /// READs use PSNs without acknowledgements: after 2^23, comparisons with those of the last SEND are reversed.
-/// It looks like a retransmission to where no data was ever acknowledged.
+/// Without a verified ACK of the earlier QP, the first request of the new one looks like a retransmission.
 #[test]
-fn psn_far_before_an_unacknowledged_qp_is_of_another() {
+fn psn_far_behind_starts_another_qp() {
     let mut requester = Requester::NEW;
     requester.on_request(&request(Opcode::RC_FETCH_ADD, 0xff_fffa, 0), MS);
     requester.on_request(&request(SEND, 0x81_9616, 0), 10 * MS);

@@ -361,8 +361,8 @@ pub fn file_system() -> Result<(u64, Option<u32>), Error> {
     Ok((StateDir::here()?.file_system()?, state_dir::process_outside()))
 }
 
-/// Groups requests, by index in `requests`, into rounds that can be attached concurrently. Each has the names or altnames of
-/// its interfaces.
+/// Groups requests, by index in `requests`, into rounds that can be attached concurrently. A request is the names or altnames
+/// of one interface, or of both ends of an inline pair.
 ///
 /// An upper device (VLAN, bridge, bond) is in a later round than its lower devices, because the kernel
 /// rejects an XDP program on an interface if an upper device has one.

@@ -36,7 +36,7 @@ impl SoftRoce {
         self.is_from(12).unwrap_or(false)
     }
 
-    /// Whether it was tested to retransmit after a NAK delivered by its own host.
+    /// Whether tests on this kernel have shown a retransmission after a NAK that the host delivered to itself.
     pub fn is_tested_with_probes(self) -> bool {
         self.0.is_some_and(|version| {
             let [_, major, minor, _] = version.code().to_be_bytes();
