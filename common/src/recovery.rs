@@ -10,10 +10,10 @@
 //! A NAK acknowledges every PSN before the one it names: requests before it complete as successful (9.7.5.1.1).
 //! A probe therefore names a PSN of which one of two statements holds:
 //!
-//! - A verified acknowledgement covers everything before it ([`Requester::acknowledged`]). Only an ACK or a NAK with a
-//!   correct ICRC advances that PSN.
+//! - A verified acknowledgement covers everything before it ([`Requester::acknowledged`]). Only a response with a correct ICRC
+//!   advances that PSN.
 //! - Between that PSN and the named one are only READs and atomics. They complete by their responses, not by a NAK. The kinds of
-//!   the last 64 PSNs are those that egress saw: a READ response, whose ICRC is not verified, proves nothing.
+//!   the last 64 PSNs are those that egress saw: a READ response whose ICRC is not verified proves nothing.
 //!
 //! Soft-RoCE starts no retransmission by a NAK while another is under way, until an ACK or a READ response arrives
 //! (`started_retry` in drivers/infiniband/sw/rxe/rxe_comp.c). If that retransmission is lost, only a timer helps, or an
@@ -34,8 +34,9 @@
 //! before the last READ response are therefore dropped (`SharedRequester::drops`), also while the stack retransmits the same
 //! requests: either it still has to process that response, or it awaits another one, which acknowledges them too.
 //!
-//! The ICRC of READ responses and atomic acknowledgements is not verified. They end the silence, and make earlier ACKs stale. A
-//! packet that the programs have not seen counts as a SEND.
+//! The first response to a READ, or that to an atomic, acknowledges the SENDs and WRITEs before it (9.7.5.1.2), and their own ACK
+//! may be lost. Its ICRC is verified, packet by packet, only where it would advance the acknowledged PSN. Other READ responses
+//! end the silence, and make earlier ACKs stale. A packet that the programs have not seen counts as a SEND.
 //!
 //! The egress and ingress programs share this state without a lock, and run on different CPUs. Only ingress advances the
 //! acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a probe later, or lets it
@@ -105,7 +106,7 @@ pub struct Response {
     pub opcode: Opcode,
     /// PSN, 24 bits.
     pub psn: u32,
-    /// AETH syndrome of an ACK or NAK whose ICRC is correct, `UNVERIFIED` or `TRIMMED`.
+    /// AETH syndrome of an ACK or NAK whose ICRC is correct, `UNVERIFIED`, `TRIMMED` or `VERIFIED`.
     pub syndrome: u32,
     /// Destination QPN, of this host.
     pub own_qpn: u32,
@@ -116,6 +117,8 @@ pub struct Response {
 pub(crate) const UNVERIFIED: u32 = 256;
 /// `syndrome` of a trimmed READ response.
 pub(crate) const TRIMMED: u32 = 257;
+/// `syndrome` of a READ response or atomic acknowledgement whose ICRC is correct.
+pub(crate) const VERIFIED: u32 = 258;
 
 /// Kinds of acknowledgement: bits 5 and 6 of the syndrome (IBTA vol. 1, 9.7.5.2).
 const KIND: u32 = 0x60;
@@ -197,9 +200,11 @@ pub struct Requester {
     /// One past the last PSN of a SEND or WRITE.
     data_end: u32,
     /// Path MTU of the QP, bytes; 0 = unknown.
-    mtu: u32,
+    mtu: u16,
     /// Path MTU that one READ suggests; a second READ must confirm it.
-    mtu_once: u32,
+    mtu_once: u16,
+    /// One past the last PSN that counts as a SEND's but may be a READ's. Written at ingress too.
+    unknown_end: u32,
     /// A PSN that is not within a READ: that of `read_next`, unless its READ continues there. Written at ingress too.
     starts_at: u32,
     /// Kinds of the last 64 PSNs: bit n is that of `next` - 1 - n; 1 = SEND, WRITE or unknown, 0 = READ or atomic.
@@ -308,6 +313,7 @@ impl Requester {
         data_end: 0,
         mtu: 0,
         mtu_once: 0,
+        unknown_end: 0,
         starts_at: NO_PSN,
         kinds: DATA,
         heard_ns: 0,

@@ -1,12 +1,14 @@
 //! TC ingress and egress hooks.
 
+use core::ffi::c_void;
+
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{
     __sk_buff, BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_FWD_DISABLED,
     BPF_FIB_LKUP_RET_NOT_FWDED, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_fib_lookup,
 };
 use aya_ebpf::helpers::{
-    bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_redirect, bpf_set_hash, bpf_sk_fullsock,
+    bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_loop, bpf_redirect, bpf_set_hash, bpf_sk_fullsock,
     bpf_skb_change_tail, bpf_skb_ecn_set_ce, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_set_tstamp,
     bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
@@ -16,7 +18,7 @@ use dcqcn_common::hooks::{self, CUT_HEADER, Cloned, Host, MAX_REBUILT, Skb, TcVe
 use dcqcn_common::layout::{Mode, SIBLINGS as MOST_SIBLINGS};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::eth::{EtherType, Ethernet};
-use dcqcn_common::wire::udp;
+use dcqcn_common::wire::{icrc, udp};
 
 use crate::env::{Env, Hook, count, expire};
 use crate::maps::{COUNTERS, HANDED, SCRATCH, SIBLINGS, mode, test};
@@ -226,6 +228,55 @@ fn cut(skb: *mut __sk_buff, l3: u32, v6: bool, tos: u32, len: u32) -> i64 {
             error => error,
         }
     }
+}
+
+/// The socket buffer from an offset on.
+struct PacketAt(*mut __sk_buff, u32);
+
+impl icrc::Read for PacketAt {
+    #[inline(always)]
+    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
+        let mut words = [0; N];
+        // SAFETY: the program's own context, and a buffer of this length.
+        let error = unsafe {
+            let (buffer, len) = (words.as_mut_ptr().cast(), size_of_val(&words) as u32);
+            bpf_skb_load_bytes(self.0.cast(), self.1 + at as u32, buffer, len)
+        };
+        (error == 0).then_some(words)
+    }
+
+    /// By a helper, which the verifier does not unroll.
+    #[inline(always)]
+    fn all<F: FnMut(usize) -> bool>(&self, count: usize, mut step: F) -> bool {
+        let mut is_done = true;
+        let mut step = |number| {
+            is_done = step(number);
+            is_done
+        };
+        // SAFETY: a function of this signature, and its argument, which outlives the call.
+        unsafe { bpf_loop(count as u32, call_of(&step) as *mut c_void, (&raw mut step).cast(), 0) };
+        is_done
+    }
+}
+
+/// The instance of [`stops`] for a closure.
+#[inline(always)]
+fn call_of<F: FnMut(usize) -> bool>(_: &F) -> extern "C" fn(u32, *mut F) -> i64 {
+    stops::<F>
+}
+
+/// A step of [`icrc::Read::all`], called by the kernel with `step`. Returns whether to stop.
+extern "C" fn stops<F: FnMut(usize) -> bool>(number: u32, step: *mut F) -> i64 {
+    // SAFETY: the caller of `bpf_loop` lends `step` to it.
+    let step = unsafe { &mut *step };
+    i64::from(!step(number as usize))
+}
+
+/// [`Skb::has_correct_icrc`], as a global function: the kernel verifies it once, not for each path to it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn dcqcn_has_correct_icrc(skb: *mut __sk_buff, l3: u64, v6: u64, len: u64) -> u64 {
+    icrc::verify_in_blocks(&PacketAt(skb, l3 as u32), v6 != 0, len as usize).into()
 }
 
 impl SkbHost<'_> {
@@ -485,6 +536,12 @@ impl Skb<'static> for SkbHost<'_> {
         // SAFETY: the program's own context.
         let error = unsafe { bpf_skb_change_tail(self.raw(), (at + N) as u32, 0) };
         error == 0 && self.write(at, bytes)
+    }
+
+    #[inline(always)]
+    fn has_correct_icrc(&self, roce: &Roce) -> bool {
+        let len = roce.end.saturating_sub(roce.l3);
+        dcqcn_has_correct_icrc(self.raw(), roce.l3 as u64, roce.v6.into(), len as u64) != 0
     }
 
     #[inline(always)]

@@ -210,6 +210,8 @@ pub trait Skb<'p>: Host<'p> {
     /// `build` runs before the packet is changed, and outside the 512-byte BPF stack.
     fn rebuild<const N: usize>(&mut self, at: usize, build: impl FnOnce(&Self, &mut [u8; N]) -> bool)
     -> bool;
+    /// Whether the packet ends with its correct ICRC ([`verify_in_blocks`](crate::wire::icrc::verify_in_blocks)).
+    fn has_correct_icrc(&self, roce: &Roce) -> bool;
     /// Cuts the packet to `len` bytes from its IP header on, and changes that by [`set_tos_and_len`]; false if the kernel
     /// fails.
     fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool;

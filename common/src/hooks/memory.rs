@@ -16,6 +16,7 @@ use crate::rng;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
 use crate::wire::eth::EtherType;
+use crate::wire::icrc;
 
 /// Contents of the maps, clock and random source, and what the hooks announced.
 #[expect(missing_docs, reason = "named as in `Env`")]
@@ -334,6 +335,11 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.outcome.bytes.resize(at, 0);
         self.outcome.bytes.extend(bytes);
         true
+    }
+    fn has_correct_icrc(&self, roce: &Roce) -> bool {
+        self.outcome.bytes.get(roce.l3..).is_some_and(|packet| {
+            icrc::verify_in_blocks(packet, roce.v6, roce.end.saturating_sub(roce.l3))
+        })
     }
     fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool {
         if self.context.no_rebuild {

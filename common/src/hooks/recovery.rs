@@ -5,7 +5,7 @@ use crate::classify::Roce;
 use crate::flow::{FlowId, QpId};
 use crate::params::{Params, Switch};
 use crate::recovery::responder::{Answer, Arrival, OWN_NAK};
-use crate::recovery::{Request, Response, TRIMMED, UNVERIFIED};
+use crate::recovery::{Request, Response, TRIMMED, UNVERIFIED, VERIFIED};
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::eth::{EtherType, Ethernet};
@@ -170,7 +170,8 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     is_stale || is_trimmed && announces.is_some()
 }
 
-/// The response; `None` if it is an ACK or NAK with a wrong ICRC.
+/// The response; `None` if its ICRC is wrong. That of a READ response is verified only if that matters to the requester in
+/// [`lookup_key`](Env::lookup_key).
 #[inline(always)]
 fn response<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<Response> {
     let is_ack = roce.opcode == Opcode::RC_ACKNOWLEDGE;
@@ -191,6 +192,23 @@ fn response<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<Response> {
         }
     }
     let psn = Bth::new(s.header(roce.bth())?).psn();
+    let opcode = roce.opcode;
+    let needs_icrc = syndrome == UNVERIFIED
+        && roce.class == Class::ReadResponse
+        && s.env().requester(
+            false,
+            #[inline(always)]
+            |requester| requester.needs_icrc(opcode, psn),
+        ) == Some(true);
+    if needs_icrc {
+        if !s.has_correct_icrc(roce) {
+            s.env().count(Stat::AckInvalid);
+            return None;
+        }
+        syndrome = VERIFIED;
+    }
     let udp_sport = Udp::new(s.header(roce.udp())?).src_port();
-    Some(Response { opcode: roce.opcode, psn, syndrome, own_qpn: roce.dest_qpn, udp_sport })
+    // One path for the verifier instead of one for each case above.
+    let syndrome = s.env().opaque(syndrome);
+    Some(Response { opcode, psn, syndrome, own_qpn: roce.dest_qpn, udp_sport })
 }

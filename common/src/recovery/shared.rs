@@ -9,8 +9,8 @@ use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
     ACK, AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, DATA, ENDED_NS, HIDDEN_NS, INITIAL_NS, KIND, MAX_IN_FLIGHT,
     MAX_MTU, MAX_UNACKNOWLEDGED, MIN_MTU, NO_PSN, PROCESSED_NS, PSN_SEQUENCE_ERROR, READS, Request,
-    Requester, Response, SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until,
-    is_mtu, plus, responses, set,
+    Requester, Response, SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, VERIFIED, distance, end_of, get,
+    hold_until, is_mtu, plus, responses, set,
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
@@ -51,6 +51,15 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
     requester.on_response(&packet, now_ns).into()
 }
 
+/// [`SharedRequester::acknowledges`] as a BPF subprogram.
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_acknowledges(requester: *mut Requester, opcode: u64, psn: u64) -> u64 {
+    // SAFETY: called below with a cell only.
+    let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
+    requester.acknowledges(Opcode(opcode as u8), psn as u32).into()
+}
+
 /// [`SharedRequester::drops`] as a BPF subprogram.
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
@@ -59,7 +68,7 @@ extern "C" fn dcqcn_drops(requester: *mut Requester, psn: u64, syndrome: u64, no
     let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
     let (psn, syndrome) = (psn as u32, syndrome as u32);
     match syndrome {
-        UNVERIFIED => requester.note_answered(psn),
+        UNVERIFIED | VERIFIED => requester.note_answered(psn),
         TRIMMED => {}
         _ => return (syndrome & KIND == ACK && requester.is_stale(psn, now_ns)).into(),
     }
@@ -130,6 +139,12 @@ impl<'a> SharedRequester<'a> {
         dcqcn_on_response(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
     }
 
+    /// [`Self::acknowledges`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn needs_icrc(self, opcode: Opcode, psn: u32) -> bool {
+        dcqcn_acknowledges(self.0.as_ptr(), opcode.0.into(), psn.into()) != 0
+    }
+
     /// Whether to drop a response, as an ACK of requests that a READ response has acknowledged. Verified once by the kernel.
     #[inline(always)]
     pub(crate) fn drops(self, packet: &Response, now_ns: u64) -> bool {
@@ -171,6 +186,7 @@ impl<'a> SharedRequester<'a> {
         set!(self.retrying = 0);
         set!(self.mtu = 0);
         set!(self.mtu_once = 0);
+        set!(self.unknown_end = psn);
     }
 
     /// Follows a request packet. Returns whether to announce the requester to `dcqcn run`.
@@ -209,6 +225,7 @@ impl<'a> SharedRequester<'a> {
         if ahead > 0 {
             self.add_data(next, psn);
             self.move_next(psn, DATA);
+            set!(self.unknown_end = psn);
         }
         // If the packets before it are unknown, a READ may be the retransmitted rest of another. It counts as a SEND.
         let may_be_rest = is_read && (is_new || ahead > 0);
@@ -229,6 +246,7 @@ impl<'a> SharedRequester<'a> {
                 set!(self.read_bytes = 0);
                 set!(self.reads_end = psn);
                 self.move_next(psn, DATA);
+                set!(self.unknown_end = psn);
             }
             let end = plus(psn, 1);
             self.add_data(psn, end);
@@ -236,6 +254,7 @@ impl<'a> SharedRequester<'a> {
             if is_read {
                 set!(self.read_psn = psn);
                 set!(self.read_bytes = packet.bytes);
+                set!(self.unknown_end = end);
             }
         }
         if ahead < 0 {
@@ -249,7 +268,7 @@ impl<'a> SharedRequester<'a> {
             }
         }
         if matches!(packet.opcode.class(), Class::Data) && is_mtu(packet.bytes) {
-            set!(self.mtu = packet.bytes);
+            set!(self.mtu = packet.bytes as u16);
         }
         self.announces(now_ns)
     }
@@ -355,7 +374,7 @@ impl<'a> SharedRequester<'a> {
             set!(self.starts_at = psn);
             set!(self.read_next = psn);
         }
-        let mtu = get!(self.mtu);
+        let mtu = u32::from(get!(self.mtu));
         set!(self.read_psn = psn);
         set!(self.read_bytes = if bytes > MIN_MTU && mtu == 0 { bytes } else { 0 });
         let packets = if bytes > MIN_MTU && mtu != 0 { responses(bytes, mtu) } else { 1 };
@@ -386,6 +405,7 @@ impl<'a> SharedRequester<'a> {
                 is_known = true;
                 set!(self.reads_end = psn);
                 if !is_read && known_mtu == 0 {
+                    let mtu = mtu as u16;
                     set!(self.mtu = if get!(self.mtu_once) == mtu { mtu } else { 0 });
                     set!(self.mtu_once = mtu);
                 }
@@ -393,12 +413,13 @@ impl<'a> SharedRequester<'a> {
             mtu *= 2;
         }
         // A READ that may be the rest of another has no known length either, though the path MTU may be known.
-        let known_mtu = get!(self.mtu);
+        let known_mtu = u32::from(get!(self.mtu));
         let is_doubtful = responses(read_bytes, if known_mtu == 0 { MAX_MTU } else { known_mtu }) != packets;
         if is_doubtful {
             // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
             // Others are within the READ, but not the first.
             self.add_data(read_psn, psn);
+            set!(self.unknown_end = psn);
         }
         set!(self.read_bytes = 0);
         self.move_next(read_psn, DATA);
@@ -416,17 +437,20 @@ impl<'a> SharedRequester<'a> {
         if packet.syndrome == TRIMMED {
             return self.on_missing(psn, now_ns);
         }
+        let own_qpn = get!(self.own_qpn);
+        if packet.syndrome != UNVERIFIED && own_qpn != 0 && own_qpn != packet.own_qpn {
+            // Another QP of this host talks to that QP now.
+            set!(self.sent_ns = 0);
+            return false;
+        }
         let mut has_gap = false;
-        if packet.syndrome != UNVERIFIED {
-            let own_qpn = get!(self.own_qpn);
-            if own_qpn != 0 && own_qpn != packet.own_qpn {
-                // Another QP of this host talks to that QP now.
-                set!(self.sent_ns = 0);
-                return false;
+        if packet.syndrome == UNVERIFIED || packet.syndrome == VERIFIED {
+            if packet.syndrome == VERIFIED && self.acknowledges(packet.opcode, psn) {
+                set!(self.acknowledged = self.end_of_data(psn));
             }
-            self.on_verified(packet, now_ns);
-        } else {
             has_gap = self.on_read_response(packet.opcode, psn, now_ns);
+        } else {
+            self.on_verified(packet, now_ns);
         }
         set!(self.heard_ns = now_ns);
         set!(self.udp_sport = packet.udp_sport);
@@ -436,6 +460,29 @@ impl<'a> SharedRequester<'a> {
             set!(self.timed_ns = 0);
         }
         has_gap
+    }
+
+    /// Whether a READ response or atomic acknowledgement would advance the acknowledged PSN if its ICRC were correct: it is the
+    /// first one, and a SEND or WRITE before it is not acknowledged. Not beyond a PSN that may be within a READ: Linux 6.1.
+    #[inline(always)]
+    pub(super) fn acknowledges(self, opcode: Opcode, psn: u32) -> bool {
+        let is_later =
+            matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
+        let behind = distance(psn, get!(self.next));
+        !is_later
+            && get!(self.own_qpn) != 0
+            && behind > 0
+            && behind < 32
+            && distance(get!(self.acknowledged), self.end_of_data(psn)) > 0
+            && distance(get!(self.unknown_end), self.end_of_data(psn)) > 0
+    }
+
+    /// One past the last SEND or WRITE before a PSN less than 32 before the next one; half of all PSNs before it if there is none.
+    #[inline(always)]
+    fn end_of_data(self, psn: u32) -> u32 {
+        let known = (get!(self.kinds) >> (distance(psn, get!(self.next)) & 31)) as u32;
+        let reads = if known == 0 { 1 << 23 } else { known.trailing_zeros() };
+        plus(psn, reads.wrapping_neg())
     }
 
     /// Stores the PSN of a READ response, unless it is beyond all that can be outstanding.
@@ -473,9 +520,12 @@ impl<'a> SharedRequester<'a> {
                 // may be changing it.
                 set!(self.data_end = end);
             }
+            // The same for the last READ, during SENDs, and for the last unknown PSN.
             if distance(get!(self.answered), end) > UNSEEN as i32 {
-                // The same for the last READ, during SENDs.
                 set!(self.answered = before_unseen(end));
+            }
+            if distance(get!(self.unknown_end), end) > UNSEEN as i32 {
+                set!(self.unknown_end = before_unseen(end));
             }
             // An ACK of a later request does not end the stack's retransmission of a READ.
             let read_next = get!(self.read_next);

@@ -35,6 +35,10 @@ impl Requester {
         }
     }
 
+    fn needs_icrc(&mut self, opcode: Opcode, psn: u32) -> bool {
+        SharedRequester::new(self).needs_icrc(opcode, psn)
+    }
+
     fn drops(&mut self, packet: &Response, now_ns: u64) -> bool {
         let requester = SharedRequester::new(self);
         requester.on_response(packet, now_ns);
@@ -369,6 +373,26 @@ fn reads_answered_before_data_are_skipped() {
     assert_eq!(requester.action(newer, 99 * MS, probes(1), 0), Action::RnrNak(13));
     // That response was forged.
     assert_eq!(answered(Opcode::RC_SEND_ONLY).action(RULES, 99 * MS, NONE, 0), Action::Nak(11));
+}
+
+#[test]
+fn read_response_acknowledges_data_before_its_read() {
+    let mut requester = after_requests([(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0), (READ, 12, 2 * MTU)]);
+    requester.send(10 * MS, [(WRITE_ONLY, 14, 0), (READ, 15, 0)]);
+    assert!(!requester.needs_icrc(MIDDLE, 13) && !requester.needs_icrc(LAST, 13));
+    assert!(requester.needs_icrc(FIRST, 12) && requester.needs_icrc(ONLY, 15));
+    requester.on_response(&read_response(FIRST, 12), 11 * MS);
+    assert_eq!(requester.acknowledged(), Some(10), "wrong ICRC possible");
+    requester.on_response(&Response { syndrome: VERIFIED, ..read_response(FIRST, 12) }, 11 * MS);
+    assert_eq!(requester.acknowledged(), Some(12));
+    assert!(!requester.needs_icrc(FIRST, 12), "nothing before it");
+    // The WRITE that may be lost, not the acknowledged one, which the stack would ignore.
+    requester.receive(11 * MS, [(LAST, 13)]);
+    let settings = Settings { floor_ns: MS, limit: 0, takes_naks_in_reads: false };
+    assert_eq!(requester.action(settings, 1_000 * MS, NONE, 0), Action::Nak(14));
+    requester.on_response(&Response { syndrome: VERIFIED, ..read_response(ONLY, 15) }, 12 * MS);
+    assert_eq!(requester.acknowledged(), Some(15));
+    assert_eq!(requester.action(settings, 1_000 * MS, NONE, 0), Action::Idle);
 }
 
 /// soft-RoCE sends at most 128 PSNs beyond the one that it awaits.
@@ -763,7 +787,12 @@ proptest! {
                 // 0: the programs do not see it, 1: the stack does not.
                 let passes = passes.next();
                 let is_read = opcode != acknowledge;
-                let response = nak(psn(packet), if is_read { UNVERIFIED } else { syndrome.into() });
+                let syndrome_or_not = match is_read {
+                    true if requester.needs_icrc(opcode, psn(packet)) => VERIFIED,
+                    true => UNVERIFIED,
+                    false => syndrome.into(),
+                };
+                let response = nak(psn(packet), syndrome_or_not);
                 if is_attached
                     && (passes != Some(0) || sees_all)
                     && requester.drops(&Response { opcode, ..response }, now_ns)

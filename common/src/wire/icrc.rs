@@ -106,6 +106,11 @@ impl Crc {
     }
 
     #[inline(always)]
+    fn words<const N: usize>(self, words: &[u32; N], mask: &[u32; N]) -> Self {
+        words.iter().zip(mask).fold(self, |crc, (word, ones)| crc.step((word | ones).to_ne_bytes()))
+    }
+
+    #[inline(always)]
     fn masked<const N: usize>(self, bytes: &[u8; N], mask: &[u8; N]) -> Self {
         const { assert!(N.is_multiple_of(STEP)) };
         let (bytes, mask) = (bytes.as_chunks::<STEP>().0, mask.as_chunks::<STEP>().0);
@@ -201,6 +206,76 @@ pub(crate) fn syndrome_v6(packet: &[u8; V6_ACK_LEN]) -> Option<u8> {
     let computed = array_icrc::<_, { Aeth::LEN }, _>(packet, &V6_MASK);
     let is_correct = computed == u32::from_le_bytes(*sub::<{ V6_ACK_LEN - LEN }, LEN, _>(packet));
     (is_ack_long && is_correct).then_some(packet[V6_HEAD_LEN])
+}
+
+/// A packet from its IP header on, read in parts.
+pub trait Read {
+    /// The words at byte `at`, in memory order; `None` beyond the end.
+    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]>;
+    /// Calls `step` with 0 to `count` - 1, until it returns false. Returns whether it never did.
+    fn all<F: FnMut(usize) -> bool>(&self, count: usize, step: F) -> bool {
+        (0..count).all(step)
+    }
+}
+
+impl Read for [u8] {
+    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
+        let (words, _) = self.get(at..)?.as_chunks();
+        let words = words.first_chunk::<N>()?;
+        Some(words.map(u32::from_ne_bytes))
+    }
+}
+
+/// Words that [`verify_in_blocks`] reads at a time.
+const BLOCK: usize = 16;
+const BLOCK_LEN: usize = BLOCK * STEP;
+/// Bytes before the ICRC of the longest packet that soft-RoCE sends.
+const MAX_COVERED: usize = V6_HEAD_LEN + Aeth::LEN + MAX_MTU;
+/// Largest path MTU (IBTA vol. 1, 9.2.8).
+const MAX_MTU: usize = 4_096;
+
+/// A mask of headers as that of the first block.
+const fn first_block(mask: &[u8]) -> [u32; BLOCK] {
+    let mut bytes = [[0; STEP]; BLOCK];
+    let mut at = 0;
+    while at < mask.len() {
+        bytes[at / STEP][at % STEP] = mask[at];
+        at += 1;
+    }
+    let mut words = [0; BLOCK];
+    let mut at = 0;
+    while at < BLOCK {
+        words[at] = u32::from_ne_bytes(bytes[at]);
+        at += 1;
+    }
+    words
+}
+
+static V4_BLOCK: [u32; BLOCK] = first_block(&V4_MASK);
+static V6_BLOCK: [u32; BLOCK] = first_block(&V6_MASK);
+
+/// [`verify`] for BPF programs, which cannot hold a packet: `len` bytes from an IP header without options on.
+///
+/// False for packets longer than those of the largest path MTU.
+#[inline(always)]
+pub fn verify_in_blocks<P: Read + ?Sized>(packet: &P, v6: bool, len: usize) -> bool {
+    let (head, mask) = if v6 { (V6_HEAD_LEN, &V6_BLOCK) } else { (V4_HEAD_LEN, &V4_BLOCK) };
+    let covered = len.wrapping_sub(LEN);
+    if covered < head || covered > MAX_COVERED || !covered.is_multiple_of(STEP) {
+        return false;
+    }
+    let (mut crc, blocks) = (Crc::START, covered / BLOCK_LEN);
+    let are_read = packet.all(blocks, |number| {
+        let Some(words) = packet.words::<BLOCK>(number * BLOCK_LEN) else { return false };
+        crc = if number == 0 { crc.words(&words, mask) } else { crc.words(&words, &[0; BLOCK]) };
+        true
+    }) && packet.all(covered % BLOCK_LEN / STEP, |number| {
+        let Some(word) = packet.words(blocks * BLOCK_LEN + number * STEP) else { return false };
+        let ones = if blocks == 0 { mask[number % BLOCK] } else { 0 };
+        crc = crc.words(&word, &[ones]);
+        true
+    });
+    are_read && packet.words(covered).is_some_and(|[stored]| u32::from_le(stored) == crc.finish())
 }
 
 /// IP version, and packet length without padding, bytes.

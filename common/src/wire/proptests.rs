@@ -232,6 +232,31 @@ proptest! {
         prop_assert!(icrc::verify(&packet));
     }
 
+    /// Lengths up to the longest packet and beyond.
+    #[test]
+    fn icrc_in_blocks_agrees(words in 0usize..1_100, v6: bool, flip in 0u8..3, at: prop::sample::Index) {
+        let head = if v6 { Ipv6::LEN } else { Ipv4::LEN } + Udp::LEN + Bth::LEN;
+        let len = head + words * 4 + icrc::LEN;
+        let mut packet: Vec<u8> = (0..len).map(|at| (at * 7 + words) as u8).collect();
+        if v6 {
+            packet[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, udp::IP_PROTOCOL, 64]);
+            packet[4..6].copy_from_slice(&((len - Ipv6::LEN) as u16).to_be_bytes());
+        } else {
+            packet[0] = 0x45;
+            packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        }
+        icrc::seal(&mut packet).unwrap();
+        if flip == 0 {
+            // Not a field that the length or the version depends on.
+            packet[8 + at.index(len - 8)] ^= 1 << (words % 8);
+        }
+        let fits = len <= Ipv6::LEN + Udp::LEN + Bth::LEN + Aeth::LEN + 4_096 + icrc::LEN;
+        let found = icrc::verify_in_blocks(&packet[..], v6, len);
+        prop_assert_eq!(found, fits && icrc::verify(&packet));
+        prop_assert!(!icrc::verify_in_blocks(&packet[..], v6, len - 4));
+        prop_assert!(!icrc::verify_in_blocks(&packet[..], v6, len + 4));
+    }
+
     #[test]
     fn payload_bit_flip_breaks_icrc(packet in sealed_v4(), at: prop::sample::Index, bit in 0u8..8) {
         let mut packet = packet;
