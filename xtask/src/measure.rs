@@ -207,7 +207,44 @@ pub(crate) fn fleet(workspace: &Workspace, args: &FleetArgs) -> Result<()> {
     if !args.report {
         return Ok(());
     }
-    page::write_text(workspace, "fleet", table, &format!("{origin}{machine}.\n"), &tables.join("\n"))
+    write_fleet(workspace, table, &format!("{origin}{machine}.\n"), &tables.join("\n"))
+}
+
+/// Writes a table of the fleet; the page shows [`remarkable`] rows, target/measured all of them.
+fn write_fleet(workspace: &Workspace, name: &str, origin: &str, text: &str) -> Result<()> {
+    let fenced = |text: &str| format!("\n```text\n{}\n```\n", text.trim_end());
+    let mut measured = Measured::new(FLEET);
+    measured.add_with(name, &format!("{origin}{}", fenced(&remarkable(text))), &fenced(text));
+    measured.write(workspace)
+}
+
+/// Page of the fleet.
+const FLEET: &str = "fleet";
+/// Starts of rows that it omits.
+const UNREMARKABLE: [&str; 4] =
+    ["CPU of the coordinator", "memory of the coordinator", "requests to etcd", "database of etcd"];
+/// A fault is slow if the rollout takes this many times as long as the first, which has none.
+const SLOW: f64 = 1.5;
+
+/// The rows of a table of the fleet without the [`UNREMARKABLE`] ones, and without faults that hardly delay a rollout.
+fn remarkable(text: &str) -> String {
+    let seconds = |time: &str| time.strip_suffix(" s")?.parse::<f64>().ok();
+    let mut undisturbed_s = None;
+    let is_shown = |row: &&str| {
+        let columns: Vec<&str> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        match columns[..] {
+            ["none", _, time, _] => {
+                undisturbed_s = seconds(time);
+                true
+            }
+            [_, "done", time, "0"] => match (seconds(time), undisturbed_s) {
+                (Some(took_s), Some(undisturbed_s)) => took_s > SLOW * undisturbed_s,
+                _ => true,
+            },
+            _ => !UNREMARKABLE.iter().any(|name| row.starts_with(name)),
+        }
+    };
+    text.lines().filter(is_shown).collect::<Vec<_>>().join("\n")
 }
 
 /// Simulates rollouts.
@@ -224,7 +261,7 @@ fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     if !is_report {
         return Ok(());
     }
-    page::write_text(workspace, "fleet-gate", "gate", &origin, &table.join("\n"))
+    write_fleet(workspace, "gate", &origin, &table.join("\n"))
 }
 
 /// Options of `cargo xtask bench`.
@@ -346,5 +383,46 @@ mod tests {
         let tables = [&BENCH_TABLES[..], &[page::ORIGIN]].concat();
         assert!(page::ensure_tables_are(BENCH, &tables).unwrap().contains(BENCH_PLOT));
         assert!(page::ensure_tables_are(DEMO, &[DEMO]).unwrap().contains(DEMO_PICTURE));
+        assert!(page::ensure_tables_are(FLEET, &["faults", "scale", "gate"]).is_ok());
+    }
+
+    #[test]
+    fn pages_keep_their_number_and_budgets() {
+        const LINES: [(&str, usize); 6] = [
+            ("demo.md", 60),
+            ("fleet.md", 80),
+            ("judges.md", 150),
+            ("performance.md", 150),
+            ("reliability.md", 150),
+            ("soft-roce.md", 300),
+        ];
+        let directory = Workspace::locate().unwrap().root().join("docs/measured");
+        let files = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut pages: Vec<String> = files.filter_map(|name| name.into_string().ok()).collect();
+        pages.retain(|name| name.ends_with(".md"));
+        pages.sort();
+        assert_eq!(pages, LINES.map(|(page, _)| page));
+        for (page, most) in LINES {
+            let lines = fs::read_to_string(directory.join(page)).unwrap().lines().count();
+            assert!(
+                lines <= most,
+                "{page} has {lines} lines, more than {most}: drop rows that no reader needs"
+            );
+        }
+    }
+
+    #[test]
+    fn fleet_page_omits_harmless_faults() {
+        let text = "FAULT      ENDED        LAST HOST  HOSTS ELSEWHERE\n\
+                    none       done            20.0 s                0\n\
+                    short      done            29.0 s                0\n\
+                    long       done            31.0 s                0\n\
+                    elsewhere  done            21.0 s                1\n\
+                    reverted   rolled back      4.0 s                0\n\
+                    broken     FAILED           4.0 s                ?\n\
+                    CPU of the coordinator for it  2.1 s";
+        let shown = remarkable(text);
+        let names: Vec<&str> = shown.lines().filter_map(|row| row.split(' ').next()).collect();
+        assert_eq!(names, ["FAULT", "none", "long", "elsewhere", "reverted", "broken"]);
     }
 }
