@@ -226,6 +226,36 @@ mod tests {
         assert!(missing.is_empty(), "{}", missing.join(", "));
     }
 
+    /// Files and directories that the numbered steps of a recipe of CONTRIBUTING name.
+    fn files_of_recipe(text: &str, title: &str) -> BTreeSet<String> {
+        let heading = format!("### {title}");
+        let recipe = text.lines().skip_while(|line| *line != heading).skip(1);
+        let recipe = recipe.take_while(|line| !line.starts_with('#'));
+        let is_step = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit()) || line.starts_with("   ");
+        let steps = recipe.filter(is_step).collect::<Vec<_>>().join(" ");
+        // Every second part is code.
+        let code = steps.split('`').skip(1).step_by(2);
+        code.filter(|code| code.contains('/') && !code.contains(' ')).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn recipes_name_few_files() {
+        const FILES: [(&str, usize); 4] = [
+            ("A parameter", 5),
+            ("A counter", 3),
+            ("A measure of a rollout's gate", 2),
+            ("A measure of the benchmark's gate", 2),
+        ];
+        let root = Workspace::locate().unwrap().root().to_owned();
+        let text = fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
+        for (title, number) in FILES {
+            let files = files_of_recipe(&text, title);
+            assert_eq!(files.len(), number, "{title}: {files:?}");
+            let missing: Vec<_> = files.iter().filter(|file| !root.join(file).exists()).collect();
+            assert!(missing.is_empty(), "{title}: {missing:?}");
+        }
+    }
+
     #[test]
     fn architecture_page_lists_crates() {
         let workspace = Workspace::locate().unwrap();
