@@ -27,8 +27,24 @@ fn expect_layout_error(host: &Host, line: &str) -> Result<()> {
     let output = host.output(dcqcn(line)?)?;
     let message = String::from_utf8_lossy(&output.stderr);
     ensure!(!output.status.success() && message.contains("layout version"), "{line}: {message}");
-    ensure!(message.contains("use the dcqcn that attached it"), "{line}: {message}");
+    let attached_by = format!("dcqcn {} attached it", env!("CARGO_PKG_VERSION"));
+    for part in [attached_by.as_str(), "use the dcqcn that attached it", "`dcqcn detach a0`"] {
+        ensure!(message.contains(part), "{line}: {message}");
+    }
     Ok(())
+}
+
+#[test]
+fn other_layout_detached_as_reported() -> Result<()> {
+    let lab = new_lab!();
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    version_and_object(&lab.host, (u64::from(LAYOUT_VERSION) - 1, "0123456789abcdef"))?;
+    expect_layout_error(&lab.host, "set a0 rpg_gd=12")?;
+    lab.ok("detach a0")?;
+    lab.prints("status", "no interface is attached")?;
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.ok("set a0 rpg_gd=12")?;
+    lab.ok("detach a0").map(drop)
 }
 
 /// Sends CNPs until the rate of the flow's pacer class falls by a tenth, and returns that rate.

@@ -36,7 +36,7 @@ use dcqcn_params::{Profile, QueuesChoice, Role, Settings, check_programs, word};
 use dcqcn_support::sync::lock;
 use serde::{Deserialize, Serialize};
 
-use crate::dataplane::{self, MAPS, Maps, PROGRAMS, Programs, RUN, classifier};
+use crate::dataplane::{MAPS, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
 pub use change::{Change, ChangeError, Transaction, change, follow};
 pub use find::{
@@ -311,13 +311,20 @@ impl Info {
     ///
     /// Checks the recorded layout version first, for a clearer error than a size mismatch.
     fn open_maps(&self, pins: &Path) -> Result<Maps, Error> {
-        match self.layout_version {
-            LAYOUT_VERSION if self.has_lost_maps(pins) => {
-                Err(Error::MapsMissing { iface: self.iface.clone() })
-            }
-            LAYOUT_VERSION => Ok(Maps::pinned(pins)?),
-            found => Err(dataplane::Error::Layout { found }.into()),
+        self.check_layout(self.layout_version)?;
+        if self.has_lost_maps(pins) {
+            return Err(Error::MapsMissing { iface: self.iface.clone() });
         }
+        let maps = Maps::pinned(pins)?;
+        self.check_layout(maps.params()?.port.layout_version)?;
+        Ok(maps)
+    }
+
+    fn check_layout(&self, found: u32) -> Result<(), Error> {
+        if found == LAYOUT_VERSION {
+            return Ok(());
+        }
+        Err(Error::Layout { iface: self.iface.clone(), version: self.version.clone(), found })
     }
 
     /// Whether maps were removed; `false` if that cannot be read.
@@ -424,6 +431,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
+    use super::journal::tests::record;
     use super::*;
 
     /// Each of two jobs waits for a message from the other.
@@ -477,6 +485,17 @@ mod tests {
         );
         assert_eq!(rounds_of(&["bond0=eth0", "veth0"]), [vec![0, 1]]);
         assert!(rounds_of(&[]).is_empty());
+    }
+
+    #[test]
+    fn other_layout_named_with_detach_command() {
+        for layout_version in [LAYOUT_VERSION - 1, LAYOUT_VERSION + 1] {
+            let info = Info { layout_version, version: "0.0.9".into(), ..record().info };
+            let refused =
+                info.open_maps(Path::new("/nonexistent")).err().expect("another layout").to_string();
+            assert!(refused.contains("dcqcn 0.0.9 attached it"), "{refused}");
+            assert!(refused.contains("`dcqcn detach eth0`"), "{refused}");
+        }
     }
 
     #[test]

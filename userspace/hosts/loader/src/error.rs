@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::{Invalid, Quantity, Unit};
 use dcqcn_netlink as net;
 use dcqcn_netlink::tc::{Handle, SavedQdisc};
@@ -176,6 +177,11 @@ pub enum Error {
         "the maps of {iface} were removed, and with them its parameters and rates; `dcqcn attach {iface}` replaces it"
     )]
     MapsMissing { iface: String },
+    #[error(
+        "cannot use the maps of {iface}: dcqcn {version} attached it, with layout version {found} instead of \
+         {LAYOUT_VERSION}; use the dcqcn that attached it, or `dcqcn detach {iface}`, then attach again"
+    )]
+    Layout { iface: String, version: String, found: u32 },
     #[error("cannot repair {iface}: its programs are another version's; `dcqcn upgrade {iface}` first")]
     OtherVersion { iface: String },
     #[error(

@@ -5,7 +5,6 @@ use std::io;
 use aya::maps::MapError;
 use aya::pin::PinError;
 use aya::{BtfError, EbpfError};
-use dcqcn_common::layout::LAYOUT_VERSION;
 
 /// Error of loading the object or accessing its maps.
 #[derive(Debug, thiserror::Error)]
@@ -31,15 +30,8 @@ pub enum Error {
     },
     #[error("map EVENTS cannot be mapped into memory: {source}")]
     EventLog { source: io::Error },
-    #[error(
-        "the data plane has no {0}: it belongs to another version; detach it with the dcqcn that attached it"
-    )]
+    #[error("the data plane has no {0}: its object was built from another version of dcqcn")]
     Missing(&'static str),
-    #[error(
-        "the data plane's maps have layout version {found}, this dcqcn has {LAYOUT_VERSION}: \
-         use the dcqcn that attached it, or detach and attach again"
-    )]
-    Layout { found: u32 },
 }
 
 /// Adds the name of a map to its error.
