@@ -211,6 +211,32 @@ fn tenants_in_two_vlans_have_two_flows() {
     }
 }
 
+/// Tenants with equal addresses and QPN share a set, whatever the size of the table.
+#[test]
+fn tenant_beyond_the_ways_passes_unpaced() {
+    let p = paced(PACER_FQ);
+    let tenant = |vid| Roce { tag: tag(vid), ..DATA };
+    let tenants: Vec<Roce> = (1..=WAYS as u16).map(tenant).collect();
+    let (mut host, late) = (host_after(&p, &tenants), tenant(WAYS as u16 + 1));
+    for roce in &tenants {
+        cnp(&mut host, &p, roce);
+        assert_eq!(cut(&host, roce), Some(1));
+    }
+    host.take_counted();
+    host.now_ns += SECOND_NS / 2;
+    assert_eq!(send(&mut host, &p, &late), with_bytes(late.frame()));
+    assert_eq!(host.counted_once(), [Stat::RoceData, Stat::RpTableFull]);
+    // Its CNP cuts none of the others, of which none is the only one.
+    cnp(&mut host, &p, &late);
+    assert_eq!(host.count_of(Stat::RpCnpUnknownFlow), 1);
+    assert!(tenants.iter().all(|roce| cut(&host, roce) == Some(1)));
+    // A second after their last packets, it takes the slot of one.
+    host.now_ns += SECOND_NS;
+    send(&mut host, &p, &late);
+    assert_eq!(packets(&host, &late), Some(1));
+    assert_eq!(tenants.iter().filter(|roce| packets(&host, roce).is_some()).count(), WAYS - 1);
+}
+
 #[test]
 fn cnp_with_another_tag_cuts_the_only_flow() {
     let p = paced(PACER_FQ);

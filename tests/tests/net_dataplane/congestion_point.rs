@@ -1,10 +1,12 @@
 //! CP: which packets a port marks, and that it changes nothing else in them.
 
 use dcqcn_common::layout::{BACKLOG_AGE_NS, CLASSES};
+use dcqcn_common::wire::udp::ROCE_V2_PORT;
 use dcqcn_common::wire::{icrc, ipv4};
 use dcqcn_loader::backlog;
 use dcqcn_netlink::tc::HtbClass;
 use dcqcn_tests::prelude::*;
+use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::fast_cnp::Path;
 use crate::{MARKING, fill};
@@ -136,6 +138,55 @@ fn trimmed_packet_charged_at_own_length() -> Result<()> {
     assert!(count(Stat::CpTrimmed)? > 10);
     assert_eq!((count(Stat::RoceData)?, count(Stat::Trimmed)?), (20, 0), "each is counted once");
     assert_eq!(netlink.root_qdisc(index)?.context("the tbf was replaced")?.stats.bytes, bytes);
+    Ok(())
+}
+
+/// A forwarded buffer of several packets, which the kernel cuts behind the hook: one mark and one departure for all.
+#[test]
+fn gso_packet_marked_and_paced_as_a_whole() -> Result<()> {
+    const SEGMENTS: u64 = 8;
+    require!("htb");
+    let path = Path::new("cp-gso")?;
+    path.bridge()?;
+    let (sender, switch) = (&path.sender, &path.switch);
+    switch.command("ethtool -K r1 tx-udp-segmentation off")?;
+    let changes = [&["link_rate=1gbit", "cp_enable=on"], &MARKING[..]].concat();
+    let mut request = request("r1", Role::Host, &changes)?;
+    request.settings.pacer = Some(PacerChoice::Htb);
+    switch.attach_as(&request)?;
+    let (s, d) = (sender.socket("s0")?, path.receiver.socket("d0")?);
+    sender.add_v4("s0", 1, 24)?;
+    sender.add_neighbour("s0", 2, false)?;
+    let socket = sender.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), 0)))??;
+    let data = Roce::default();
+    let segment = |psn: u64| Roce { psn: psn as u32, ..data.clone() }.frame().split_off(data.bth());
+    let super_packet = (0..SEGMENTS).map(segment).collect::<Vec<_>>().concat();
+    let segment_bytes = super_packet.len() as u64 / SEGMENTS;
+    setsockopt(&socket, sockopt::Ipv4Tos, &i32::from(data.ecn.apply(data.dscp << 2)))?;
+    setsockopt(&socket, sockopt::UdpGsoSegment, &i32::try_from(segment_bytes)?)?;
+    // ECN field of each packet that arrives.
+    let arrive = || -> Result<Vec<u8>> {
+        socket.send_to(&super_packet, (Ipv4Addr::from(v4(2)), ROCE_V2_PORT))?;
+        let arrived = d.expect_all(SEGMENTS as usize)?;
+        for (psn, frame) in (0..).zip(&arrived) {
+            assert_eq!(frame.get(data.bth()..), Some(&segment(psn)[..]));
+        }
+        Ok(arrived.iter().filter_map(|frame| Some(frame.get(data.l3() + 1)? & Ecn::CE.bits())).collect())
+    };
+    let count = |stat| switch.count("r1", Hook::Egress, stat);
+
+    assert_eq!(arrive()?, [Ecn::ECT0.bits(); SEGMENTS as usize], "an empty queue marks nothing");
+    assert_eq!(switch.flow("r1", &data)?.hot.packets, SEGMENTS);
+    fill(&s, &d, &Roce { ecn: Ecn::NOT_ECT, dest_qpn: 0x77, ..data.clone() }.frame())?;
+    d.send(&data.cnp(None, CNP_TOS))?;
+    assert_eq!(s.expect()?, data.cnp(None, CNP_TOS));
+    let before = [Stat::RoceData, Stat::CpEcnMarked, Stat::RpPaced].map(count);
+    assert_eq!(arrive()?, [Ecn::CE.bits(); SEGMENTS as usize]);
+    for (stat, before) in [Stat::RoceData, Stat::CpEcnMarked, Stat::RpPaced].into_iter().zip(before) {
+        assert_eq!(count(stat)? - before?, SEGMENTS, "{}", stat.label());
+    }
+    assert_eq!(switch.flow("r1", &data)?.hot.packets, 2 * SEGMENTS);
+    assert_eq!(count(Stat::GsoPackets)?, 2, "buffers, not packets");
     Ok(())
 }
 
