@@ -24,7 +24,7 @@ pub(crate) const CP: &str = "switch port at the sender (CP)";
 /// Baseline with frames of 4 KB.
 const NOTHING_4K: &str = "nothing attached, frames of 4 KB";
 const EMPTY_4K: &str = "empty programs, frames of 4 KB";
-const EVERYTHING_4K: &str = "everything, frames of 4 KB";
+pub(crate) const EVERYTHING_4K: &str = "everything, frames of 4 KB";
 const LARGE: [&str; 3] = [NOTHING_4K, EMPTY_4K, EVERYTHING_4K];
 const LARGE_PAYLOAD: usize = 4_096;
 
@@ -146,7 +146,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         let frame = Roce { payload, ..Roce::default() }.frame();
         wires.push((*name, *against, pair.a.socket(&a)?, b, frame, Vec::new()));
     }
-    let (rounds, long) = if bench.quick { (1, 20) } else { (21, 150) };
+    let (rounds, long) = if bench.quick { (5, 20) } else { (21, 150) };
     for round in 0..rounds {
         bench.progress(&format!("links, round {} of {rounds}", round + 1));
         for (name, _, socket, b, frame, rates) in &mut wires {

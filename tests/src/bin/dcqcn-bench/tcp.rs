@@ -85,7 +85,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         let server = SocketAddr::from((Ipv4Addr::new(10, 1, number, 2), PORT));
         wires.extend(LOADS.map(|load| Wire { setup, load, server, rates: Vec::new() }));
     }
-    let (rounds, long) = if bench.quick { (1, 50) } else { (21, 400) };
+    let (rounds, long) = if bench.quick { (5, 50) } else { (21, 400) };
     for round in 0..rounds {
         bench.progress(&format!("tcp, round {} of {rounds}", round + 1));
         // Set-ups of one load are interleaved, so that disturbances affect all.
