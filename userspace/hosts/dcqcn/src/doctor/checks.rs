@@ -230,13 +230,14 @@ impl<'a> Reading<'a> {
 
 /// How to make the devices on `iface`, if known, send RoCE with traffic class `tos`.
 fn set_tos(snapshot: &Snapshot, iface: &str, tos: u8) -> String {
-    let entry = |device: &str| {
+    let entry = |device: &str, port: u32| {
         let dir = format!("/sys/kernel/config/rdma_cm/{device}");
-        format!("`mkdir -p {dir} && echo {tos} > {dir}/ports/1/default_roce_tos`")
+        format!("`mkdir -p {dir} && echo {tos} > {dir}/ports/{port}/default_roce_tos`")
     };
-    let devices: Vec<String> = snapshot.rdma_on(iface).map(|device| entry(&device.name)).collect();
+    let devices: Vec<String> =
+        snapshot.rdma_on(iface).map(|device| entry(&device.name, device.port)).collect();
     let cm =
-        if devices.is_empty() { format!("on the sender {}", entry("DEVICE")) } else { devices.join(", ") };
+        if devices.is_empty() { format!("on the sender {}", entry("DEVICE", 1)) } else { devices.join(", ") };
     let soft = snapshot.rdma_on(iface).any(|device| device.hardware == Some(false));
     let here = if soft && known(snapshot).any(|known| known.iface == iface) {
         format!("; or `dcqcn set {iface} ect_enable=on roce_dscp={}`, for all packets of soft-RoCE", tos >> 2)

@@ -217,20 +217,27 @@ pub(crate) struct Shaper {
     pub sent_bytes: u64,
 }
 
+/// A port of an RDMA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rdma {
     pub name: String,
-    /// Interfaces of its ports.
+    /// Port number; recordings of older versions have the first port only.
+    #[serde(default = "first_port")]
+    pub port: u32,
     pub ifaces: Vec<String>,
     /// Whether the adapter transfers packets in hardware; `None` if its kind could not be read.
     pub hardware: Option<bool>,
+    /// Connected QPs of all ports.
     pub connected_qps: Option<u64>,
-    /// `default_roce_tos` of its first port.
     pub default_roce_tos: Option<u8>,
-    /// `hw_counters` of its first port at the first reading.
+    /// `hw_counters` and `counters` at the first reading.
     pub before: BTreeMap<String, u64>,
     pub after: BTreeMap<String, u64>,
+}
+
+fn first_port() -> u32 {
+    1
 }
 
 /// An RDMA device in another network namespace.

@@ -1,5 +1,7 @@
 //! Attachments, and their programs in the kernel.
 
+use std::collections::BTreeSet;
+
 use super::{Finding, Snapshot, reattach};
 use crate::doctor::snapshot::Attached;
 
@@ -10,13 +12,15 @@ pub(super) fn attached(snapshot: &Snapshot) -> Option<Finding> {
         return None;
     }
     let on_rdma = snapshot.rdma.iter().flat_map(|device| &device.ifaces).next();
+    // A device may have several ports.
+    let devices: BTreeSet<&str> = snapshot.rdma.iter().map(|port| port.name.as_str()).collect();
     let physical = snapshot.links.iter().find(|link| link.kind.is_none()).or(snapshot.links.first());
     let iface = on_rdma.or(physical.map(|link| &link.name)).map_or("IFACE", |name| name);
     let what = "nothing is attached: nothing is marked, answered or paced";
     let evidence = format!(
         "no attachment in this network namespace; interfaces: {}; RDMA devices: {}",
         list(snapshot.links.iter().map(|link| link.name.as_str())),
-        list(snapshot.rdma.iter().map(|device| device.name.as_str())),
+        list(devices.into_iter()),
     );
     let fix = format!("`dcqcn attach {iface}` on a host, `dcqcn attach {iface} --role switch` on a router");
     Some(Finding::warning("nothing-attached", what, evidence).fix(fix))

@@ -107,7 +107,7 @@ fn link(snapshot: &mut Snapshot) -> &mut Link {
 
 fn rxe0() -> Rdma {
     let (name, ifaces) = ("rxe0".into(), vec!["eth0".into()]);
-    Rdma { name, ifaces, hardware: Some(false), connected_qps: Some(2), ..Rdma::default() }
+    Rdma { name, port: 1, ifaces, hardware: Some(false), connected_qps: Some(2), ..Rdma::default() }
 }
 
 #[test]

@@ -4,33 +4,45 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use dcqcn_netlink::Netlink;
+use dcqcn_netlink::rdma::{RdmaDevice, RdmaPort};
 
 use super::super::snapshot::{Link, Rdma, RdmaElsewhere};
 use super::{Notes, names, value, values};
 
-const CLASS: &str = "/sys/class/infiniband";
+const CLASS: &str = "sys/class/infiniband";
+/// Defaults of rdma_cm; configfs has them only for devices with an existing directory.
+const RDMA_CM: &str = "sys/kernel/config/rdma_cm";
 
 /// First reading.
 pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<Rdma> {
     let next = "run doctor as root, or check `rdma link`";
     let devices = notes.minor("RDMA devices", netlink.rdma_devices(), next).unwrap_or_default();
-    let device = |device: dcqcn_netlink::rdma::RdmaDevice| {
-        let sysfs = Path::new(CLASS).join(&device.name);
-        let ifaces = links.iter().filter(|link| device.is_on(link.index));
-        let before = hw_counters(&device.name);
-        Rdma {
-            ifaces: ifaces.map(|link| link.name.clone()).collect(),
-            // A software device has no parent device.
-            hardware: sysfs.exists().then(|| sysfs.join("device").exists()),
-            connected_qps: netlink.rdma_connected_qps(device.index).ok().map(|qps| qps.len() as u64),
-            default_roce_tos: default_roce_tos(&device.name),
-            after: before.clone(),
-            before,
-            name: device.name,
-        }
+    let of_device = |device: &RdmaDevice| {
+        let connected_qps = netlink.rdma_connected_qps(device.index).ok().map(|qps| qps.len() as u64);
+        let ports =
+            device.ports.iter().filter_map(|port| of_port(Path::new("/"), &device.name, *port, links));
+        ports.map(|port| Rdma { connected_qps, ..port }).collect::<Vec<_>>()
     };
-    // In shared mode every network namespace lists all devices.
-    devices.into_iter().map(device).filter(|device| !device.ifaces.is_empty()).collect()
+    devices.iter().flat_map(of_device).collect()
+}
+
+/// A port with its counters, read below `root`; `None` if its interface is in another network namespace: in shared mode
+/// every namespace lists all devices.
+fn of_port(root: &Path, device: &str, port: RdmaPort, links: &[Link]) -> Option<Rdma> {
+    let link = links.iter().find(|link| link.index == port.ifindex)?;
+    let sysfs = root.join(CLASS).join(device);
+    let before = hw_counters(root, device, port.number);
+    Some(Rdma {
+        name: device.to_owned(),
+        port: port.number,
+        ifaces: vec![link.name.clone()],
+        // A software device has no parent device.
+        hardware: sysfs.exists().then(|| sysfs.join("device").exists()),
+        connected_qps: None,
+        default_roce_tos: value(port_dir(root, RDMA_CM, device, port.number).join("default_roce_tos")),
+        after: before.clone(),
+        before,
+    })
 }
 
 /// RDMA devices in other network namespaces, found through processes; empty without permission to enter them.
@@ -71,24 +83,51 @@ fn of_namespace(pid: u32) -> Vec<RdmaElsewhere> {
 /// Changes at the second reading.
 pub(super) fn second(devices: &mut [Rdma]) {
     for device in devices {
-        device.after = hw_counters(&device.name);
+        device.after = hw_counters(Path::new("/"), &device.name, device.port);
     }
 }
 
-fn port(device: &str) -> PathBuf {
-    Path::new(CLASS).join(device).join("ports/1")
+fn port_dir(root: &Path, class: &str, device: &str, port: u32) -> PathBuf {
+    root.join(class).join(device).join("ports").join(port.to_string())
 }
 
-/// The adapter's own counters, and the packets that it transferred.
-fn hw_counters(device: &str) -> BTreeMap<String, u64> {
-    let port = port(device);
+/// The counters of an adapter's port, and the packets that it transferred.
+fn hw_counters(root: &Path, device: &str, port: u32) -> BTreeMap<String, u64> {
+    let port = port_dir(root, CLASS, device, port);
     let mut counters = values(&port.join("hw_counters"));
     counters.extend(values(&port.join("counters")));
     counters
 }
 
-/// Default traffic class of rdma_cm connections. configfs has it only for devices with an existing directory.
-fn default_roce_tos(device: &str) -> Option<u8> {
-    let config = Path::new("/sys/kernel/config/rdma_cm").join(device);
-    value(config.join("ports/1/default_roce_tos"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_port_has_its_own_counters() {
+        let root = tempfile::tempdir().unwrap();
+        for (number, value) in [(1, "3"), (2, "106")] {
+            for (class, file) in [
+                (CLASS, "hw_counters/np_cnp_sent"),
+                (CLASS, "counters/port_rcv_packets"),
+                (RDMA_CM, "default_roce_tos"),
+            ] {
+                let path = port_dir(root.path(), class, "mlx4_0", number).join(file);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, value).unwrap();
+            }
+        }
+        let link = |name: &str, index| Link { name: name.to_owned(), index, ..Link::default() };
+        let links = [link("eth0", 7), link("eth1", 8)];
+        let read = |number, ifindex| of_port(root.path(), "mlx4_0", RdmaPort { number, ifindex }, &links);
+        for (number, ifindex, iface, value) in [(1, 7, "eth0", 3), (2, 8, "eth1", 106)] {
+            let port = read(number, ifindex).unwrap();
+            assert_eq!((port.port, port.ifaces), (number, vec![iface.to_owned()]));
+            assert_eq!(port.default_roce_tos, Some(value));
+            let value = u64::from(value);
+            let counters = [("np_cnp_sent", value), ("port_rcv_packets", value)];
+            assert_eq!(port.before, BTreeMap::from(counters.map(|(name, value)| (name.to_owned(), value))));
+        }
+        assert_eq!(read(2, 9), None, "interface of another network namespace");
+    }
 }

@@ -340,6 +340,10 @@ fn rdma_device_faults_are_found() {
         set(s, "ect_enable", "true");
         set(s, "roce_dscp", "26");
     });
+    planted("rdma-not-ect", Warning, |s| {
+        s.rdma = vec![Rdma { port: 2, default_roce_tos: Some(0), ..rxe0() }]
+    })
+    .has(&["/sys/kernel/config/rdma_cm/rxe0/ports/2/default_roce_tos"]);
     planted("rdma-dscp", Warning, tos(40 << 2 | 2));
     absent("rdma", tos(106));
     let counters = |name: &str, other: &str, grown: u64| {
