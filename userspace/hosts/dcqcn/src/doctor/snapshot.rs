@@ -55,6 +55,22 @@ pub(crate) struct Host {
     pub numa_nodes: BTreeMap<u32, Vec<u32>>,
     /// Packets received by all CPUs at the first and at the second reading.
     pub softnet: Option<[Softnet; 2]>,
+    /// The busiest CPU's receive processing; `None` in recordings of older versions too.
+    #[serde(default)]
+    pub receiving: Option<Receiving>,
+}
+
+/// Receive processing of the CPUs with the longest backlog and with the most softirqs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Receiving {
+    /// Packets in the longest backlog at the second reading.
+    pub backlog: u64,
+    /// `net.core.netdev_max_backlog`.
+    pub max_backlog: u64,
+    pub busiest_cpu: u32,
+    /// Its time in softirqs between the two readings, percent; 0 if they were too close.
+    pub softirq_percent: u64,
 }
 
 /// An idle state (C-state) of a CPU.

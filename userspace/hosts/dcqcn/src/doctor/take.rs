@@ -42,6 +42,7 @@ pub(crate) fn take(observe: Duration) -> Snapshot {
     }
     let opened = attached::first(netlink.as_ref(), &mut notes);
     let first_read_ns = monotonic_ns();
+    let cpu_times = host::cpu_times();
     let silent = |link: &&Link| attached::without_roce(&opened).any(|iface| iface == link.name);
     let mut sampler = Sampler::open(snapshot.links.iter().filter(silent).map(|link| link.index));
     match &netlink {
@@ -56,7 +57,7 @@ pub(crate) fn take(observe: Duration) -> Snapshot {
         links::second(netlink, &mut snapshot.links);
     }
     rdma::second(&mut snapshot.rdma);
-    host::second(&mut snapshot.host);
+    host::second(&mut snapshot.host, &cpu_times);
     // Includes the time of the readings, by which the rates of the softnet counters are too low.
     snapshot.observed_ns = monotonic_ns().saturating_sub(started_ns).max(observe.as_nanos() as u64);
     snapshot.unread = notes.0;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use dcqcn_telemetry::Softnet;
 
 use super::{Finding, Snapshot};
-use crate::doctor::snapshot::{Link, Unread};
+use crate::doctor::snapshot::{Link, Receiving, Unread};
 
 pub(super) fn kernel(snapshot: &Snapshot) -> Option<Finding> {
     let release = &snapshot.host.kernel;
@@ -34,7 +34,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// `softnet-drops`, `softnet-squeezed`: congestion of the receiving host, which no mark reports to a sender.
+/// `softnet-drops`, `softnet-saturated`, `softnet-squeezed`: congestion of the receiving host, which no mark reports to a sender.
 pub(super) fn softnet(snapshot: &Snapshot) -> Option<Finding> {
     /// Events per second above which a CPU does not keep up.
     const MANY_PER_S: u64 = 100;
@@ -54,10 +54,26 @@ pub(super) fn softnet(snapshot: &Snapshot) -> Option<Finding> {
         let what = "this host drops received packets: its CPUs are the bottleneck, which ECN does not show";
         let fix = format!("{spread}; `sysctl -w net.core.netdev_max_backlog=10000` for bursts");
         Some(Finding::warning("softnet-drops", what, evidence).fix(fix))
+    } else if let Some(why) = snapshot.host.receiving.and_then(saturated) {
+        let what = "received packets saturate a CPU of this host: they wait, and drops follow, without marks";
+        Some(Finding::warning("softnet-saturated", what, format!("{why}; {evidence}")).fix(spread))
     } else if per_s > MANY_PER_S {
         let what = "this host's CPUs do not keep up with received packets, which adds latency without marks";
         let fix = format!("{spread}; `sysctl -w net.core.netdev_budget=600`");
         Some(Finding::info("softnet-squeezed", what, evidence).fix(fix))
+    } else {
+        None
+    }
+}
+
+/// Why a CPU has no reserve for received packets; `np_host_congestion` uses the same part of the backlog.
+fn saturated(receiving: Receiving) -> Option<String> {
+    const SATURATED_PERCENT: u64 = 90;
+    let Receiving { backlog, max_backlog, busiest_cpu, softirq_percent } = receiving;
+    if backlog > max_backlog / 2 {
+        Some(format!("{backlog} packets wait for a CPU, of at most {max_backlog}"))
+    } else if softirq_percent >= SATURATED_PERCENT {
+        Some(format!("CPU {busiest_cpu} spent {softirq_percent} % of its time in softirqs"))
     } else {
         None
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
-use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Shaper, Unread};
+use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Receiving, Shaper, Unread};
 use crate::doctor::{examine, record};
 use Severity::{Error, Info, Warning};
 

@@ -9,7 +9,7 @@ use dcqcn_netlink::tc::kernel_has_qdisc;
 
 use dcqcn_telemetry::Softnet;
 
-use super::super::snapshot::{Host, IdleState};
+use super::super::snapshot::{Host, IdleState, Receiving};
 use super::{AS_ROOT, Notes, cpus, names, value};
 
 pub(super) fn take(notes: &mut Notes) -> Host {
@@ -34,19 +34,56 @@ pub(super) fn take(notes: &mut Notes) -> Host {
         controller: Some(daemon_runs()),
         idle_states: idle_states(Path::new("/sys/devices/system/cpu/cpu0/cpuidle")),
         numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
-        softnet: softnet().map(|first| [first, first]),
+        softnet: Softnet::read().ok().map(|cpus| [Softnet::sum(&cpus); 2]),
+        receiving: None,
     }
 }
 
-/// Changes at the second reading.
-pub(super) fn second(host: &mut Host) {
-    if let (Some([_, second]), Some(now)) = (&mut host.softnet, softnet()) {
-        *second = now;
-    }
+/// Changes at the second reading; `first` are the CPU times at the first one.
+pub(super) fn second(host: &mut Host, first: &CpuTimes) {
+    /// `net.core.netdev_max_backlog` by default; older kernels show it in the initial network namespace only.
+    const MAX_BACKLOG: u64 = 1_000;
+    let (Some([_, second]), Ok(cpus)) = (&mut host.softnet, Softnet::read()) else { return };
+    *second = Softnet::sum(&cpus);
+    let (busiest_cpu, softirq_percent) = busiest(first, &cpu_times()).unwrap_or_default();
+    host.receiving = Some(Receiving {
+        backlog: cpus.iter().map(|cpu| cpu.backlog).max().unwrap_or(0),
+        max_backlog: value("/proc/sys/net/core/netdev_max_backlog").unwrap_or(MAX_BACKLOG),
+        busiest_cpu,
+        softirq_percent,
+    });
 }
 
-fn softnet() -> Option<Softnet> {
-    Softnet::read().ok().map(|cpus| Softnet::sum(&cpus))
+/// Ticks in softirqs and in total, by CPU.
+pub(super) type CpuTimes = BTreeMap<u32, [u64; 2]>;
+
+pub(super) fn cpu_times() -> CpuTimes {
+    parse_cpu_times(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+/// Lines `cpuN user nice system idle iowait irq softirq steal guest guest_nice`; `user` and `nice` include the guests' time.
+fn parse_cpu_times(text: &str) -> CpuTimes {
+    const SOFTIRQ: usize = 6;
+    const STEAL: usize = 7;
+    let cpu = |line: &str| {
+        let mut words = line.split_whitespace();
+        let cpu = words.next()?.strip_prefix("cpu")?.parse::<u32>().ok()?;
+        let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).take(STEAL + 1).collect();
+        Some((cpu, [*ticks.get(SOFTIRQ)?, ticks.iter().sum::<u64>()]))
+    };
+    text.lines().filter_map(cpu).collect()
+}
+
+/// The CPU with the largest share of softirqs between two readings, and that share in percent.
+fn busiest(first: &CpuTimes, second: &CpuTimes) -> Option<(u32, u64)> {
+    /// Ticks below which a share is chance.
+    const MIN_TICKS: u64 = 20;
+    let share = |(cpu, now): (&u32, &[u64; 2])| {
+        let before = first.get(cpu)?;
+        let [softirq, total] = [0, 1].map(|which| now[which].saturating_sub(before[which]));
+        (total >= MIN_TICKS).then(|| (*cpu, softirq.saturating_mul(100) / total))
+    };
+    second.iter().filter_map(share).max_by_key(|(_, percent)| *percent)
 }
 
 /// Whether a process in this network namespace is the daemon; command lines are world-readable.
@@ -95,6 +132,18 @@ fn numa_nodes(dir: &Path) -> BTreeMap<u32, Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpu_with_most_softirqs_found() {
+        let first = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 0 90 0 0 5 0 10 0\ncpu1 0 0 0 0 0 0 0 0\nintr 7\n";
+        let second = "cpu0 10 0 0 93 0 0 100 2 10 0\ncpu1 0 0 0 80 0 0 20 0 0 0\ncpu2 0 0 0 0 0 0 99 0\n";
+        let [first, second] = [first, second].map(parse_cpu_times);
+        assert_eq!(first, CpuTimes::from([(0, [5, 105]), (1, [0, 0])]));
+        assert_eq!(busiest(&first, &second), Some((0, 95)), "the CPU that came online has no first reading");
+        assert_eq!(busiest(&second, &second), None, "no time between the readings");
+        assert!(parse_cpu_times("cpu0 1 2\ncpux 1 2 3 4 5 6 7 8\n").is_empty());
+        assert!(!cpu_times().is_empty());
+    }
 
     #[test]
     fn daemon_found_by_command_line() {

@@ -451,6 +451,17 @@ fn congested_host_is_reported() {
         .has(&["dropped +7, time_squeeze +0, backlog 9 packets, of 1000 processed"]);
     planted("softnet-squeezed", Info, grown(0, 1_000));
     absent("softnet", grown(0, 10));
+    let receiving = |backlog, softirq_percent| {
+        let receiving = Receiving { backlog, max_backlog: 1_000, busiest_cpu: 3, softirq_percent };
+        move |s: &mut Snapshot| {
+            grown(0, 1_000)(s);
+            s.host.receiving = Some(receiving);
+        }
+    };
+    planted("softnet-saturated", Warning, receiving(501, 0))
+        .has(&["501 packets wait for a CPU, of at most 1000"]);
+    planted("softnet-saturated", Warning, receiving(0, 90)).has(&["CPU 3 spent 90 %", "rps_cpus"]);
+    absent("softnet-saturated", receiving(500, 89));
 }
 
 #[test]
