@@ -12,7 +12,7 @@ const ENDS: [NvmeDisk; 1] = [NvmeDisk { initiator: INITIATOR, target: TARGET }];
 const MOUNTED: &str = "/mnt";
 const FILE_BYTES: usize = 256 << 10;
 /// The fix that `attach` proposes.
-const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 4294967295";
+const FQ: &str = "root fq limit 1048576 flow_limit 20000 buckets 16384 orphan_mask 4294967295";
 const ATTACH: &str = "--set link_rate=1gbit --set pacing_credit=5ms";
 /// Another address of an interface.
 const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];

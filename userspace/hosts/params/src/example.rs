@@ -101,7 +101,7 @@ pub const ENTRIES: [Entry; 6] = [
     },
     Entry {
         key: "flows",
-        doc: "Flows per table; a full set evicts the least recently used flow. 160 bytes each at the RP, 56 at the NP.",
+        doc: "Flows per table; a full set evicts the least recently used flow. Default: less on slow links and where it only marks.",
         words: Vec::new,
         default: || DEFAULT_FLOWS.to_string(),
     },

@@ -24,6 +24,9 @@ use crate::queues;
 
 /// Default table sizes of an interface that only marks: enough to enable NP or RP later.
 const MARKING: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
+/// Default table sizes on links slower than [`FAST_BPS`], where 16,384 concurrent flows get less than 1 Mbit/s each.
+const SLOW: Sizes = Sizes { rp_flows: 16_384, np_flows: 16_384 };
+const FAST_BPS: u64 = 10_000_000_000;
 
 /// All choices and steps of an attach.
 pub(super) struct Plan {
@@ -60,7 +63,8 @@ impl Plan {
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
         let (found, link_rate_from) =
             detect(netlink, links, &link, peer.as_ref(), role, settings, &mut notes)?;
-        let by_speed = Profile::Auto.for_link(settings.link_rate_bps().or(found.link_rate_bps));
+        let speed_bps = settings.link_rate_bps().or(found.link_rate_bps);
+        let by_speed = Profile::Auto.for_link(speed_bps);
         let chosen = settings.profile.filter(|profile| *profile != Profile::Auto);
         let profile = chosen.unwrap_or(by_speed);
         if chosen.is_none() {
@@ -82,7 +86,7 @@ impl Plan {
             (false, false) => "clsact",
         };
         let fills_tables = is_end || config.scalars.fast_cnp != 0 || role == Role::Host;
-        let sizes = choose_sizes(settings.flows, fills_tables, pacer, &mut notes);
+        let sizes = choose_sizes(settings.flows, fills_tables, speed_bps, pacer, &mut notes);
         let mut info = Info {
             iface: iface.clone(),
             ifindex: link.index,
@@ -258,23 +262,30 @@ fn choose_qdiscs(
     Ok((pacer, queues))
 }
 
-/// Table sizes; an attachment that only marks fills no tables.
+/// Table sizes; an attachment that only marks fills no tables. They stay until detached, whatever the later speed.
 fn choose_sizes(
     requested: Option<u32>,
     fills_tables: bool,
+    speed_bps: Option<u64>,
     pacer: PacerChoice,
     notes: &mut Vec<String>,
 ) -> Sizes {
-    let default = if fills_tables { Sizes::default() } else { MARKING };
-    let mut sizes = requested.map_or(default, |flows| Sizes { rp_flows: flows, np_flows: flows });
-    // The HTB pacer has a class for each flow.
-    if pacer == PacerChoice::Htb && requested.is_none() {
-        notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
-        sizes.rp_flows = HTB_MAX_FLOWS.min(sizes.rp_flows);
+    if let Some(flows) = requested {
+        return Sizes { rp_flows: flows, np_flows: flows };
     }
-    if requested.is_none() && !fills_tables {
-        let flows = sizes.np_flows;
-        notes.push(format!("tables for {flows} flows, because it only marks (`--flows` for more)"));
+    let (mut sizes, why) = if !fills_tables {
+        (MARKING, Some("it only marks"))
+    } else if speed_bps.is_some_and(|bps| bps < FAST_BPS) {
+        (SLOW, Some("the link is slower than 10 Gbit/s"))
+    } else {
+        (Sizes::default(), None)
+    };
+    let flows = sizes.np_flows;
+    notes.extend(why.map(|why| format!("tables for {flows} flows, because {why} (`--flows` for more)")));
+    // The HTB pacer has a class for each flow.
+    if pacer == PacerChoice::Htb && sizes.rp_flows > HTB_MAX_FLOWS {
+        notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
+        sizes.rp_flows = HTB_MAX_FLOWS;
     }
     sizes
 }
@@ -783,7 +794,7 @@ mod tests {
     #[test]
     fn htb_table_has_a_class_for_every_flow() {
         let mut notes = Vec::new();
-        let mut sizes = |requested, pacer| choose_sizes(requested, true, pacer, &mut notes);
+        let mut sizes = |requested, pacer| choose_sizes(requested, true, None, pacer, &mut notes);
         let (fq, htb) = (PacerChoice::Fq, PacerChoice::Htb);
         for (requested, pacer, rp_flows, np_flows) in [
             (None, htb, 32_768, 65_536),
@@ -795,5 +806,26 @@ mod tests {
             assert_eq!(sizes(requested, pacer), Sizes { rp_flows, np_flows }, "{requested:?}");
         }
         assert_eq!(notes, ["RP table limited to 32768 flows: htb has no more classes"]);
+    }
+
+    #[test]
+    fn slow_links_have_small_tables() {
+        const G: u64 = 1_000_000_000;
+        for (requested, fills_tables, speed_bps, expected, note) in [
+            (None, true, Some(10 * G - 1), 16_384, Some("slower than 10 Gbit/s")),
+            (None, true, Some(10 * G), 65_536, None),
+            (None, true, Some(400 * G), 65_536, None),
+            (None, true, None, 65_536, None),
+            (None, false, Some(G), 1_024, Some("only marks")),
+            (None, false, Some(100 * G), 1_024, Some("only marks")),
+            (Some(262_144), true, Some(G), 262_144, None),
+            (Some(64), false, Some(G), 64, None),
+        ] {
+            let mut notes = Vec::new();
+            let sizes = choose_sizes(requested, fills_tables, speed_bps, PacerChoice::Fq, &mut notes);
+            assert_eq!(sizes, Sizes { rp_flows: expected, np_flows: expected }, "{speed_bps:?}");
+            assert_eq!(notes.len(), usize::from(note.is_some()), "{notes:?}");
+            assert!(notes.concat().contains(note.unwrap_or_default()), "{notes:?}");
+        }
     }
 }
