@@ -56,6 +56,7 @@ impl Store {
             Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
                 error.context("etcd rejects the request: this user lacks the permission (docs/how-to/secure-a-fleet.md has the roles)")
             }
+            // Without its own code: InvalidArgument or Unknown, by service.
             _ if error.to_string().contains("user name is empty") => error.context(
                 "etcd rejects the request: it requires authentication; give this client's certificate with `--etcd-cert`"
             ),
