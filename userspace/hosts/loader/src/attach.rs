@@ -336,7 +336,10 @@ impl Info {
 
     /// Rejects parameters that enable a function whose program is not attached.
     fn check(&self, config: &Config) -> Result<(), Error> {
-        check_programs(config, &self.programs)?;
+        check_programs(config, &self.programs).map_err(|missing| Error::ProgramMissing {
+            iface: self.iface.clone(),
+            missing: Box::new(missing),
+        })?;
         if config.scalars.rp_enable != 0 && config.line_rate_bps() == 0 {
             return Err(Error::LinkRate { iface: self.iface.clone() });
         }
@@ -433,6 +436,16 @@ mod tests {
 
     use super::journal::tests::record;
     use super::*;
+
+    #[test]
+    fn function_of_another_role_needs_detaching() {
+        let info = Info { programs: vec!["egress".into()], ..journal::tests::record().info };
+        let mut config = Config::DEFAULT;
+        (config.scalars.np_enable, config.scalars.rp_enable) = (0, 1);
+        let refused = info.check(&config).unwrap_err().to_string();
+        assert!(refused.starts_with("rp_enable = true needs the ingress program"), "{refused}");
+        assert!(refused.ends_with("attach with role = \"host\"; `dcqcn detach eth0` first"), "{refused}");
+    }
 
     /// Each of two jobs waits for a message from the other.
     #[test]

@@ -203,6 +203,9 @@ pub enum Error {
     /// Settings that are invalid on this link.
     #[error(transparent)]
     Settings(Box<SettingsError>),
+    /// Parameters that need a program that the attachment does not have.
+    #[error("{missing}; `dcqcn detach {iface}` first")]
+    ProgramMissing { iface: String, missing: Box<SettingsError> },
     #[error("{0}")]
     Invalid(#[from] Invalid),
     #[error("cannot attach {program} to {iface}: {source}{next}")]

@@ -193,8 +193,13 @@ impl Reader<'_> {
             }
         }
         let settings = common.clone().then(std::mem::take(&mut self.settings));
-        if let Err(error) = check(&settings) {
-            self.refuse(value.span(), error);
+        let selectors = patterns.iter().map(|(key, pattern)| format!("{key} = \"{pattern}\""));
+        let entry = format!("the [[interface]] with {}", selectors.collect::<Vec<_>>().join(", "));
+        match check(&settings) {
+            Err(error) if settings.inline.is_some() && has_selector => {
+                self.refuse(value.span(), format_args!("{error} (in {entry})"));
+            }
+            checked => checked.unwrap_or_else(|error| self.refuse(value.span(), error)),
         }
         if !has_selector {
             self.refuse(
@@ -206,7 +211,8 @@ impl Reader<'_> {
         let is_literal =
             |(key, pattern): &(&str, Pattern)| *key == "name" && !pattern.as_str().contains(['*', '?', '[']);
         if settings.inline.is_some() && !patterns.iter().any(is_literal) {
-            self.refuse(value.span(), "`inline` needs the name of one interface, not a pattern");
+            let message = format_args!("`inline` needs the name of one interface, not a pattern, in {entry}");
+            self.refuse(value.span(), message);
         }
         Some((patterns, settings))
     }

@@ -125,6 +125,9 @@ fn import_sonic(
         import = sonic::import(&db, port, config)?;
         Ok(import.settings.iter().try_for_each(|(_, setting)| setting.apply(config))?)
     })?;
+    for warning in &import.warnings {
+        tracing::warn!(iface, "{warning}");
+    }
     Ok(SonicReport {
         iface,
         dry_run: change_mode == ChangeMode::DryRun,

@@ -24,6 +24,8 @@ pub struct Import {
     pub settings: Vec<(String, Assignment)>,
     /// Fields that are not imported.
     pub unmapped: Vec<Unmapped>,
+    /// Likely mistakes in the request.
+    pub warnings: Vec<String>,
 }
 
 /// A field or row that is not imported.
@@ -369,12 +371,22 @@ impl<'a> Reader<'a> {
         // If the card is certain, rows of others are not used, even if it has none of this port.
         let mut is_certain = own.iter().all(Option::is_some);
         let mut rows = Vec::new();
-        let mut cards = BTreeSet::new();
+        let (mut cards, mut cards_of_file, mut has_own) = (BTreeSet::new(), BTreeSet::new(), false);
         for row in self.db.rows("QUEUE")? {
-            is_certain |= row.key_parts().split_last_chunk::<2>().is_some_and(|(card, _)| is_own(card));
+            if let Some((card @ [_, ..], _)) = row.key_parts().split_last_chunk::<2>() {
+                has_own |= is_own(card);
+                cards_of_file.insert(card.join("|"));
+            }
             let Some((card, numbers)) = self.row_of_port(&row, "queue") else { continue };
             rows.push((row.valid()?, card.is_empty() || is_own(&card), numbers));
             cards.insert(card.join("|"));
+        }
+        is_certain |= has_own;
+        if let Some(card) = self.card.filter(|_| !has_own && !cards_of_file.is_empty()) {
+            let known: Vec<_> = cards_of_file.into_iter().take(8).collect();
+            let warning =
+                format!("no queue is on card {}; the file has {}", card.join("|"), known.join(", "));
+            self.import.warnings.push(warning);
         }
         if is_certain || rows.iter().any(|(_, is_own, _)| *is_own) {
             rows.retain(|(_, is_own, _)| *is_own);

@@ -463,6 +463,11 @@ fn card_without_queue_rows_listed() {
         let of_queue = import.unmapped.iter().filter(|u| u.table == "QUEUE");
         let reasons: Vec<_> = of_queue.map(|u| u.reason.as_str()).collect();
         assert_eq!(reasons, ["only on other cards: lc2|asic0", "not in the file: WRED is unchanged"]);
+        let expected: &[&str] = match port {
+            "lc3|asic0|Ethernet4" => &["no queue is on card lc3|asic0; the file has lc1|asic0, lc2|asic0"],
+            _ => &[],
+        };
+        assert_eq!(import.warnings, expected, "{port}");
     }
 }
 

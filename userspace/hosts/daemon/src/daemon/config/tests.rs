@@ -59,7 +59,10 @@ fn errors_listed_with_lines() {
         ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
         ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without name, mac,"),
         ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is not a pattern"),
-        ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
+        (
+            "[[interface]]\nname = 'e*'\ninline = 'b'",
+            "c:1: `inline` needs the name of one interface, not a pattern, in the [[interface]] with name = \"e*\"",
+        ),
         ("[[interface]]\nname = 'b'\ninline = 'b'", "c:1: b cannot be inline with itself"),
         ("[metrics]\ntop_qps = -1", "c:2: top_qps = -1 is out of range: 0 to 1000"),
         ("rol = 'host'\n[[interface]]\nname = 'a'", "c:1: unknown key `rol`: did you mean `role`?"),
@@ -72,6 +75,7 @@ fn errors_listed_with_lines() {
     for (text, expected) in [
         ("role = 'hst'", "c:3: `hst` is not one of host, switch"),
         ("inline = 'b'\nrole = 'host'", "c:1: inline = \"b\" only marks: set role = \"switch\""),
+        ("inline = 'b'\nrole = 'host'", "(in the [[interface]] with name = \"a\")"),
         ("repare = 'all'", "c:3: unknown key `repare`: did you mean `repair`? (keys are name,"),
         (
             "inline = 'b'\n[[interface]]\nname = 'b'\ninline = 'a'",
