@@ -81,6 +81,27 @@ fn confirmed_change_persists() -> Result<()> {
 }
 
 #[test]
+fn confirm_continues_after_a_failed_write() -> Result<()> {
+    require!();
+    let lab = lab("cdisk")?;
+    lab.ok(&ATTACH.replace("a0", "b0"))?;
+    lab.ok("set a0 b0 --confirm 60s rpg_ai_rate=20mbit")?;
+    // Where a0's new journal is written first.
+    let blocked = lab.host.journal("a0")?.with_extension("new");
+    fs::create_dir(&blocked)?;
+    let output = lab.run("confirm a0 b0")?;
+    assert_eq!(output.status.code(), Some(7));
+    assert_contains(&String::from_utf8(output.stdout)?, "b0: confirmed rpg_ai_rate");
+    assert_contains(&String::from_utf8(output.stderr)?, "the change on a0 is not confirmed: ");
+    fs::remove_dir(&blocked)?;
+    lab.fails(1, "confirm b0", "no change is pending on b0")?;
+    lab.ok("confirm a0 --revert")?;
+    assert_eq!(ai_rate_mbit(&lab)?, 10);
+    no_waiter_left(&lab)?;
+    lab.ok("detach a0 b0").map(drop)
+}
+
+#[test]
 fn deadline_independent_of_time_namespace() -> Result<()> {
     require!();
     let lab = lab("ctime")?;

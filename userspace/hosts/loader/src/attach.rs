@@ -47,7 +47,7 @@ pub use foreign::{ForeignProgram, foreign_programs};
 pub use gc::{Freed, gc};
 use journal::UndoStep;
 pub use journal::{Id, State};
-pub use pending::{Pending, Reverted, Which, confirm, pending, revert};
+pub use pending::{Confirmed, Pending, Reverted, Which, confirm, pending, revert};
 use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub use repair::repair;

@@ -13,7 +13,9 @@ use std::time::{Duration, SystemTime};
 use std::{env, process};
 
 use dcqcn_common::params::Quantity;
-use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, Transaction, Which};
+use dcqcn_loader::attach::{
+    self, Change, ChangeError, Confirmed, Info, Pending, Reverted, Transaction, Which,
+};
 use dcqcn_netlink::netns;
 use dcqcn_params::{Key, differing};
 use dcqcn_support::file::lock_within;
@@ -288,11 +290,11 @@ fn confirmations(author: &Author, info: &Info, pending: &Pending) -> Vec<Entry> 
 }
 
 /// Confirms pending changes of these interfaces, or of all if none is named, and logs it.
-pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error> {
+pub fn confirm(ifaces: &[String]) -> Result<Confirmed, attach::Error> {
     let confirmed = attach::confirm(ifaces)?;
     let author = Author::this_process();
     let entries: Vec<Entry> =
-        confirmed.iter().flat_map(|(info, pending)| confirmations(&author, info, pending)).collect();
+        confirmed.changes.iter().flat_map(|(info, pending)| confirmations(&author, info, pending)).collect();
     if let Err(error) = Log::here().append_entries(&entries) {
         tracing::warn!(%error, "change confirmed but not recorded in the audit log");
     }

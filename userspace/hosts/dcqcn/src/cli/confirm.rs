@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Quantity;
-use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, Which};
+use dcqcn_loader::attach::{self, Change, ChangeError, Confirmed, Info, Pending, Reverted, Which};
 use dcqcn_params::{Key, differing};
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
@@ -66,8 +66,10 @@ impl ConfirmArgs {
             return wait_for_all();
         }
         if !revert {
-            let confirmed = audit::confirm(&ifaces)?;
-            return out.show(&ConfirmReport { confirmed: confirmed.iter().map(Waiting::new).collect() });
+            let Confirmed { changes, failed } = audit::confirm(&ifaces)?;
+            let report = ConfirmReport { confirmed: changes.iter().map(Waiting::new).collect() };
+            let failed = named(failed, |iface| format!("the change on {iface} is not confirmed"));
+            return targets::show(out, &report, failed, !changes.is_empty());
         }
         let Reverted { changes, failed } = audit::revert(Which::Of(&ifaces))?;
         out.show(&ChangeReport::of_differences(&changes))?;
@@ -77,10 +79,13 @@ impl ConfirmArgs {
 
 /// All errors of a revert.
 fn incomplete(failed: Vec<ChangeError<attach::Error>>) -> anyhow::Result<()> {
-    let named = |ChangeError { iface, error }: ChangeError<attach::Error>| {
-        anyhow::Error::from(error).context(format!("the revert on {iface} is incomplete"))
-    };
-    targets::result(failed.into_iter().map(named).collect(), false)
+    targets::result(named(failed, |iface| format!("the revert on {iface} is incomplete")), false)
+}
+
+/// Errors with their interfaces.
+fn named(failed: Vec<ChangeError<attach::Error>>, what: impl Fn(&str) -> String) -> Vec<anyhow::Error> {
+    let error = |of: ChangeError<attach::Error>| anyhow::Error::from(of.error).context(what(&of.iface));
+    failed.into_iter().map(error).collect()
 }
 
 #[derive(Serialize)]

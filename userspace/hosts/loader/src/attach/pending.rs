@@ -71,6 +71,14 @@ pub struct Reverted {
     pub failed: Vec<ChangeError<Error>>,
 }
 
+#[derive(Debug, Default)]
+pub struct Confirmed {
+    /// Confirmed changes, each with its former values.
+    pub changes: Vec<(Info, Pending)>,
+    /// Changes whose journal could not be written: they are still pending.
+    pub failed: Vec<ChangeError<Error>>,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub enum Which<'a> {
     /// Changes past their deadline.
@@ -93,21 +101,23 @@ pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
         .collect())
 }
 
-/// Confirms the pending changes of these interfaces, or of all if the list is empty.
-///
-/// Returns the former values.
-pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
+/// Confirms the pending changes of these interfaces, or of all if the list is empty; continues after errors.
+pub fn confirm(ifaces: &[String]) -> Result<Confirmed, Error> {
     let state_dir = StateDir::here()?;
     // Checked before taking the lock, whose directory may not exist if nothing is attached.
     pending_of(&state_dir, ifaces)?;
     let _lock = state_dir.lock()?;
     let links = Netlink::connect()?.links()?;
-    let mut confirmed = Vec::new();
+    let mut confirmed = Confirmed::default();
     for (mut record, pending) in pending_of(&state_dir, ifaces)? {
         record.pending = None;
-        state_dir.store(record.info.ifindex).write(&record)?;
+        let journaled = state_dir.store(record.info.ifindex).write(&record);
         failpoint::step("a change is confirmed");
-        confirmed.push((with_current_names(record.info, &links), pending));
+        let info = with_current_names(record.info, &links);
+        match journaled {
+            Ok(()) => confirmed.changes.push((info, pending)),
+            Err(error) => confirmed.failed.push(ChangeError { iface: info.iface, error }),
+        }
     }
     Ok(confirmed)
 }
