@@ -309,12 +309,17 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
     let lab = Lab::new("kinds")?;
     for (name, make) in [
         ("br0", "ip link add br0 type bridge"),
+        ("br1", "ip link add br1 type bridge vlan_filtering 1"),
         ("bond0", "ip link add bond0 type bond"),
         ("a0.5", "ip link add link a0 name a0.5 type vlan id 5"),
         ("dummy0", "ip link add dummy0 type dummy"),
         ("mac0", "ip link add link a0 name mac0 type macvlan"),
-        ("ipvlan0", "ip link add link a0 name ipvlan0 type ipvlan mode l2"),
+        ("macvtap0", "ip link add link a0 name macvtap0 type macvtap"),
+        // An interface below a macvlan cannot have an ipvlan too.
+        ("ipvlan0", "ip link add link b0 name ipvlan0 type ipvlan mode l2"),
         ("vxlan0", "ip link add vxlan0 type vxlan id 5 dstport 4789 dev a0"),
+        ("geneve0", "ip link add geneve0 type geneve id 5 remote 192.0.2.9"),
+        ("gretap5", "ip link add gretap5 type gretap remote 192.0.2.9"),
         ("tap0", "ip tuntap add tap0 mode tap"),
         ("team0", "ip link add team0 type team"),
         ("nk1", "ip link add nk1 type netkit mode l2"),
@@ -336,6 +341,16 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
         ("nk0", "ip link add nk0 type netkit mode l3", "it is a netkit without Ethernet frames"),
         ("vrf0", "ip link add vrf0 type vrf table 10", "attach that interface, a port of the VRF"),
         ("vxlan1", "ip link add vxlan1 type vxlan external", "the interface that its outer packets leave by"),
+        (
+            "geneve1",
+            "ip link add geneve1 type geneve external",
+            "the interface that its outer packets leave by",
+        ),
+        (
+            "gretap6",
+            "ip link add gretap6 type gretap external",
+            "the interface that its outer packets leave by",
+        ),
     ] {
         if let Err(error) = lab.host.command(make) {
             eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");

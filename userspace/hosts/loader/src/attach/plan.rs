@@ -769,13 +769,20 @@ mod tests {
             assert_eq!(other_host(&links, &port), expected, "{links:?}");
         }
         assert_eq!(other_host(&[bridge], &in_6(&port)), Some("is a bridge's port"));
+        // A system port's master is `ovs-system`.
+        assert_eq!(
+            other_host(&[at(6, Some("openvswitch"), None, None)], &in_6(&port)),
+            Some("is a bridge's port")
+        );
     }
 
     #[test]
     fn unsuitable_kind_names_the_alternative() {
-        for kind in [None, Some("veth"), Some("netkit"), Some("ipvlan"), Some("team"), Some("openvswitch")] {
-            assert!(refuse_kind(&link(kind, MAC)).is_ok(), "{kind:?}");
+        let accepted = "veth netkit ipvlan team bridge macvtap vxlan geneve gretap openvswitch";
+        for kind in accepted.split(' ') {
+            assert!(refuse_kind(&link(Some(kind), MAC)).is_ok(), "{kind}");
         }
+        assert!(refuse_kind(&link(None, MAC)).is_ok(), "hardware");
         for (kind, mac, expected) in [
             (
                 Some("vrf"),
@@ -789,6 +796,21 @@ mod tests {
             let refused = refuse_kind(&link(kind, mac)).unwrap_err().to_string();
             assert!(refused.contains(expected), "{refused}");
         }
+    }
+
+    #[test]
+    fn tunnel_without_remote_only_marks() {
+        let tunnel = Link { is_metadata_tunnel: true, ..link(Some("geneve"), MAC) };
+        let config = |np_enable| {
+            let mut config = Config::DEFAULT;
+            (config.scalars.np_enable, config.scalars.fast_cnp) = (np_enable, 0);
+            config
+        };
+        let refused = refuse_functions(&tunnel, &config(1)).unwrap_err().to_string();
+        assert!(refused.contains("cannot attach to x0: it is a tunnel without a remote"), "{refused}");
+        assert!(refused.contains("--role switch"), "{refused}");
+        assert!(refuse_functions(&tunnel, &config(0)).is_ok());
+        assert!(refuse_functions(&link(Some("geneve"), MAC), &config(1)).is_ok());
     }
 
     #[test]
