@@ -3,7 +3,7 @@
 use dcqcn_tests::manifests::{directory, documents, parsed};
 use dcqcn_tests::prelude::*;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde::de::DeserializeOwned;
 
@@ -15,6 +15,7 @@ fn strictly(manifest: &Value) -> std::result::Result<(), String> {
         "DaemonSet" => typed::<DaemonSet>(manifest),
         "Deployment" => typed::<Deployment>(manifest),
         "ConfigMap" => typed::<ConfigMap>(manifest),
+        "Pod" => typed::<Pod>(manifest),
         "StatefulSet" => typed::<StatefulSet>(manifest),
         "Service" => typed::<Service>(manifest),
         "Namespace" => typed::<Namespace>(manifest),
@@ -157,6 +158,59 @@ fn containers_have_least_privileges() {
         }
     }
     assert_eq!(seen, 4);
+}
+
+/// The example of a pod with its own RDMA device: the daemon as on a node, but in the pod's network namespace.
+#[test]
+fn sidecar_equals_the_daemon() {
+    let example = documents(&directory().join("sidecar/pod.yaml")).unwrap();
+    for manifest in &example {
+        assert_eq!(strictly(manifest), Ok(()), "{}", manifest["kind"]);
+    }
+    let of_kind = |kind: &str| example.iter().find(|one| one["kind"] == kind).unwrap();
+    let (pod, config) = (&of_kind("Pod")["spec"], &of_kind("ConfigMap")["data"]["dcqcn.toml"]);
+    for key in ["hostNetwork", "hostPID", "hostIPC", "securityContext"] {
+        assert!(pod[key].is_null(), "{key}");
+    }
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert!(pod["containers"][0]["volumeMounts"].is_null(), "of the application");
+
+    let sidecar = &pod["initContainers"][0];
+    let daemon_set = one("DaemonSet", "dcqcn").unwrap();
+    let of_node = &daemon_set["spec"]["template"]["spec"];
+    let daemon = &of_node["containers"][0];
+    assert_eq!(sidecar["restartPolicy"], "Always");
+    for key in ["image", "env"] {
+        assert_eq!(sidecar[key], daemon[key], "{key}");
+    }
+    let args = sidecar["args"].as_array().unwrap();
+    assert!(args.starts_with(daemon["args"].as_array().unwrap()), "{args:?}");
+    let mut security = daemon["securityContext"].clone();
+    for key in ["seccompProfile", "seLinuxOptions"] {
+        security[key] = of_node["securityContext"][key].clone();
+    }
+    assert_eq!(sidecar["securityContext"], security);
+    // One daemon has the socket and the persisted values.
+    let is_shared = |volume: &&Value| !["control", "state"].iter().any(|name| volume["name"] == *name);
+    let shared = |volumes: &Value| -> Vec<Value> {
+        volumes.as_array().unwrap().iter().filter(is_shared).cloned().collect()
+    };
+    assert_eq!(sidecar["volumeMounts"], json!(shared(&daemon["volumeMounts"])));
+    let of_node: Vec<Value> =
+        shared(&of_node["volumes"]).into_iter().filter(|volume| volume["configMap"].is_null()).collect();
+    assert_eq!(pod["volumes"].as_array().unwrap()[1..], of_node);
+    assert_eq!(pod["volumes"][0]["configMap"]["name"], of_kind("ConfigMap")["metadata"]["name"]);
+
+    let file: toml::Table = config.as_str().unwrap().parse().unwrap();
+    assert!(!file.contains_key("control") && !file.contains_key("fleet"), "{file:?}");
+    for (probe, path) in [("startupProbe", "/readyz"), ("livenessProbe", "/healthz")] {
+        let get = &sidecar[probe]["httpGet"];
+        let address = format!("0.0.0.0:{}", get["port"]);
+        assert_eq!(
+            (file["metrics"]["listen"].as_str(), get["path"].as_str()),
+            (Some(address.as_str()), Some(path))
+        );
+    }
 }
 
 #[test]
