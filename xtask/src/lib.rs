@@ -10,6 +10,7 @@ pub mod dist;
 mod docs;
 mod fuzz;
 mod measure;
+pub mod mirror;
 mod p4;
 mod packages;
 pub mod page;

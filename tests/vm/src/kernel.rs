@@ -3,7 +3,8 @@
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 
-use super::mirror::Mirror;
+use xtask::mirror::Mirror;
+
 use super::tree;
 use crate::prelude::*;
 

@@ -8,7 +8,6 @@ mod guest;
 mod kernel;
 mod machine;
 mod matrix;
-mod mirror;
 mod network;
 mod prelude;
 mod report;

@@ -1,9 +1,10 @@
 //! The guest's file system, which also contains QEMU: installing QEMU on the machine itself could remove related
 //! packages.
 
-use super::mirror::{self, Mirror};
-use crate::prelude::*;
+use xtask::mirror::{self, Mirror};
 use xtask::run::stream;
+
+use crate::prelude::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Arch {

@@ -1,23 +1,30 @@
 //! Debian archives of this machine's own apt configuration.
 
-use crate::prelude::*;
+use std::path::Path;
+use std::process::Command;
 
-/// The guest's Debian. It is the oldest whose kernel the project supports, and the one CI runs on.
-pub(super) const SUITE: &str = "bookworm";
+use anyhow::{Context as _, Result};
+
+use crate::run;
+
+/// The Debian of guests and of fresh roots. It is the oldest whose kernel the project supports, and the one CI runs on.
+pub const SUITE: &str = "bookworm";
 const SECURITY: &str = "bookworm-security";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// apt options for access to the mirror. mmdebstrap ignores the machine's own.
 const TRANSPORT: [&str; 4] = ["Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries"];
 
 /// Debian's archive and its security archive.
-pub(super) struct Mirror {
-    pub(super) main: String,
-    pub(super) security: String,
+pub struct Mirror {
+    /// URI of the archive.
+    pub main: String,
+    /// URI of the security archive.
+    pub security: String,
 }
 
 impl Mirror {
     /// Reads apt's configuration, in either of its formats. Needs no network.
-    pub(super) fn detect() -> Result<Self> {
+    pub fn detect() -> Result<Self> {
         let targets = run::capture(Command::new("apt-get").args([
             "indextargets",
             "--format",
@@ -25,19 +32,20 @@ impl Mirror {
             "Created-By: Packages",
         ]))
         .context(
-            "cannot find Debian's mirrors: the guest's packages come from apt's sources on a Debian 12 machine",
+            "cannot find Debian's mirrors: packages of Debian 12 come from apt's sources on such a machine",
         )?;
         Ok(Self { main: repository(&targets, SUITE)?, security: repository(&targets, SECURITY)? })
     }
 
-    pub(super) fn source(uri: &str, suite: &str) -> String {
+    /// A line of apt's sources.
+    pub fn source(uri: &str, suite: &str) -> String {
         let signed_by =
             if Path::new(KEYRING).is_file() { format!(" [signed-by={KEYRING}]") } else { String::new() };
         format!("deb{signed_by} {uri} {suite} main")
     }
 
     /// This machine's proxies and the like, as lines of apt's configuration.
-    pub(super) fn transport() -> Result<Vec<String>> {
+    pub fn transport() -> Result<Vec<String>> {
         let dump = run::capture(Command::new("apt-config").args(["dump", "--empty=no"]))?;
         Ok(transport_lines(&dump))
     }
@@ -56,9 +64,7 @@ fn repository(targets: &str, suite: &str) -> Result<String> {
         .lines()
         .find_map(|line| line.split_once(' ').filter(|(codename, _)| *codename == suite))
         .map(|(_, uri)| uri.trim_end_matches('/').to_owned())
-        .with_context(|| {
-            format!("apt has no source for {suite} (the guest is Debian 12); add one to /etc/apt")
-        })
+        .with_context(|| format!("apt has no source for {suite} (Debian 12); add one to /etc/apt"))
 }
 
 #[cfg(test)]
