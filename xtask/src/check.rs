@@ -1,4 +1,4 @@
-//! Formatting, prose, lints, unused public items and documentation.
+//! Formatting, prose, workflows, lints, unused public items and documentation.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ fn ensure_components(workspace: &Workspace) -> Result<()> {
         .context("cargo lacks clippy or rustfmt; install them")
 }
 
-const PACKAGES: [&str; 2] = ["codespell==2.4.3", "rumdl==0.3.0"];
+const PACKAGES: [&str; 3] = ["codespell==2.4.3", "rumdl==0.3.0", "check-jsonschema==0.39.0"];
 /// Files written by people; the rest is generated, recorded or third-party.
 const TEXTS: [&str; 13] = [
     "*.rs",
@@ -111,8 +111,8 @@ const GLOSSARY: &str = "CONTRIBUTING.md";
 /// Terms, identifiers and deliberate misspellings in tests that codespell reports.
 const TERMS: &str = "bufer,ect,iif,inforce,inout,lod,ratatui,ser,swich,whats";
 
-/// Checks spelling, house words and Markdown of every text, by codespell and rumdl in a Python environment below the
-/// target directory.
+/// Checks spelling, house words and Markdown of every text, and workflows by their schema, which check-jsonschema contains.
+/// The programs are in a Python environment below the target directory.
 fn prose(workspace: &Workspace) -> Result<()> {
     header("prose");
     let bin = packages::pypi(workspace, "prose", &PACKAGES)?;
@@ -129,8 +129,11 @@ fn prose(workspace: &Workspace) -> Result<()> {
     house_words.args(["--dictionary", HOUSE_WORDS]).args(guarded);
     let mut markdown = Command::new(bin.join("rumdl"));
     markdown.args(["check", "--quiet"]).args(pages);
-    let complaints =
-        [spelling, house_words, markdown].map(|mut linter| complaints(linter.current_dir(workspace.root())));
+    let mut workflows = Command::new(bin.join("check-jsonschema"));
+    workflows.args(["--builtin-schema", "vendor.github-workflows"]);
+    workflows.args(texts.iter().filter(|file| file.starts_with(".github/workflows/")));
+    let complaints = [spelling, house_words, markdown, workflows]
+        .map(|mut linter| complaints(linter.current_dir(workspace.root())));
     let complaints = complaints.into_iter().collect::<Result<String>>()?;
     ensure!(complaints.is_empty(), "{complaints}CONTRIBUTING.md has the rules and the standard terms");
     Ok(())
