@@ -1,6 +1,7 @@
 //! Changes below managed interfaces: link speeds, which are followed, and parts removed by other programs, which are
 //! logged and restored.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -118,6 +119,12 @@ impl ManagedInterfaces {
                         lost.push(served.info.clone());
                     }
                 } else if repair_parts(served, repair, &parts, &missing) {
+                    if repair == Repair::All {
+                        // The pacer's task sets a class only if its rate changes, and a restored qdisc has none.
+                        let id = served.info.id();
+                        self.tasks.remove(&[id]);
+                        self.tasks.add(id, Arc::clone(&served.port));
+                    }
                     // Completeness is read at the next tick.
                     has_changed = true;
                     continue;
