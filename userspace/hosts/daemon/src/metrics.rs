@@ -112,6 +112,10 @@ impl Readiness {
                     readiness.failing.push(other);
                 }
             }
+            let failing = readiness.failing.iter_mut();
+            for failing in failing.filter(|failing| snapshot.suspended.contains(&failing.interface)) {
+                failing.error += "; repairs suspended: three in ten minutes";
+            }
         }
         for (interface, error) in unreadable {
             if readiness.failing.iter().all(|failing| failing.interface != interface) {

@@ -31,6 +31,8 @@ pub(crate) struct Snapshot {
     /// Entries of the file that match no interface.
     pub(crate) absent: Vec<String>,
     pub(crate) repairs: BTreeMap<String, u64>,
+    /// Interfaces whose repairs are suspended.
+    pub(crate) suspended: Vec<String>,
     /// Interfaces still to be attached.
     pub(crate) waiting: usize,
     pub(crate) reload: Option<Reloaded>,

@@ -169,6 +169,12 @@ impl ManagedInterfaces {
         self.absent.iter().cloned().collect()
     }
 
+    /// Managed interfaces whose repairs are suspended.
+    pub(super) fn suspended(&self) -> Vec<String> {
+        let suspended = self.served.values().filter(|served| served.repairs.has_stopped);
+        suspended.map(|served| served.info.iface.clone()).collect()
+    }
+
     pub(super) fn repairs(&self) -> BTreeMap<String, u64> {
         let of = |served: &Served| (served.info.iface.clone(), served.repairs.total);
         self.served.values().map(of).collect()

@@ -31,7 +31,7 @@ pub(super) struct Attempts {
     recent: Vec<Instant>,
     /// All repairs, successful or not.
     pub(super) total: u64,
-    /// Whether the limit was logged.
+    /// Whether the limit was reached and logged, and parts are missing since.
     pub(super) has_stopped: bool,
 }
 

@@ -363,6 +363,7 @@ fn publish(
         bypassed: interfaces.bypassed(),
         absent: interfaces.absent(),
         repairs: interfaces.repairs(),
+        suspended: interfaces.suspended(),
         waiting,
         ..overrides.added_to(published)
     });

@@ -93,6 +93,7 @@ impl ManagedInterfaces {
     /// Logs, once, missing parts of attachments and their return. Returns whether the state has changed.
     fn check_parts(&mut self, sweep: &Sweep) -> bool {
         let (mut has_changed, mut lost) = (false, Vec::new());
+        let suspended = self.suspended();
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
             let repair = self.scope.repair(iface).unwrap_or_default();
@@ -135,6 +136,7 @@ impl ManagedInterfaces {
                 continue;
             }
             if missing.is_empty() {
+                served.repairs.has_stopped = false;
                 tracing::info!(iface, "attachment complete again");
             } else {
                 let next = "`dcqcn doctor` shows the fix; or run `dcqcn detach` and reload this daemon";
@@ -143,7 +145,7 @@ impl ManagedInterfaces {
             served.missing = missing;
             has_changed = true;
         }
-        has_changed |= !lost.is_empty();
+        has_changed |= !lost.is_empty() || self.suspended() != suspended;
         self.end_lost(lost);
         has_changed
     }
