@@ -47,9 +47,21 @@ impl<T: TryFrom<Map, Error = MapError>> Lazy<T> {
         if let Some(map) = self.map.get() {
             return Ok(map);
         }
-        let map = MapData::from_pin(&self.pin).and_then(Map::from_map_data).and_then(T::try_from);
-        let map = map.map_err(at(self.name))?;
+        let map = self.open_pin()?;
         Ok(self.map.get_or_init(|| map))
+    }
+
+    /// Calls `work` with the map, which is closed after it unless it was open.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&T) -> R) -> Result<R, Error> {
+        match self.map.get() {
+            Some(map) => Ok(work(map)),
+            None => Ok(work(&self.open_pin()?)),
+        }
+    }
+
+    fn open_pin(&self) -> Result<T, Error> {
+        let map = MapData::from_pin(&self.pin).and_then(Map::from_map_data).and_then(T::try_from);
+        map.map_err(at(self.name))
     }
 
     pub(super) fn get_mut(&mut self) -> Result<&mut T, Error> {

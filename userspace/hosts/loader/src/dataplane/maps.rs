@@ -221,10 +221,10 @@ impl Maps {
         Ok(self.cuts.get()?.as_fd())
     }
 
-    /// Event log, mapped into this process.
+    /// Event log, mapped into this process, which needs no descriptor.
     pub fn event_log(&self) -> Result<Log, Error> {
-        let fd = self.events.get()?.map().fd().as_fd();
-        Log::of_map(fd).map_err(|source| Error::EventLog { source })
+        let log = self.events.with(|events| Log::of_map(events.map().fd().as_fd()))?;
+        log.map_err(|source| Error::EventLog { source })
     }
 
     /// Adds an event to the event log, if events are enabled. Omitted events are counted in the log.
