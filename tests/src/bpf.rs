@@ -1,7 +1,11 @@
 //! The kernel's state of an attachment: maps and programs, by their IDs.
 
+use std::os::fd::AsRawFd as _;
+
 use aya::maps::{MapData, MapInfo, loaded_maps};
-use aya::programs::loaded_programs;
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::SchedClassifierLink;
+use aya::programs::{MultiProgLink as _, loaded_programs};
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_loader::dataplane::{MAPS, SHARED};
@@ -43,6 +47,19 @@ pub fn peer() -> Result<Option<Ebpf>> {
 
 fn object(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/ebpf")).join(name)
+}
+
+/// Detaches the program of a pinned TCX link, as `bpftool link detach` does; the pin stays.
+pub fn detach_link(pin: &Path) -> Result<()> {
+    /// include/uapi/linux/bpf.h, `enum bpf_cmd`.
+    const BPF_LINK_DETACH: libc::c_long = 34;
+    let link = SchedClassifierLink::try_from(FdLink::from(PinnedLink::from_pin(pin)?))?;
+    let attr = [link.fd()?.as_raw_fd()];
+    // SAFETY: for this command the kernel reads `link_fd`, the first four bytes of `union bpf_attr`, and the length
+    // passed here is four.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_DETACH, attr.as_ptr(), size_of_val(&attr)) };
+    ensure!(done == 0, "BPF_LINK_DETACH: {}", std::io::Error::last_os_error());
+    Ok(())
 }
 
 #[derive(Clone, Debug)]

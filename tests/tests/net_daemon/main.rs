@@ -3,6 +3,7 @@
 mod control;
 mod flows;
 mod probe;
+mod repair;
 mod reverts;
 mod serving;
 mod traffic;

@@ -1,9 +1,6 @@
 //! Managed interfaces, and the effect of a reload.
 
-use aya::programs::links::LinkOrder;
-use aya::programs::tc::{SchedClassifier, TcAttachOptions, TcAttachType};
 use dcqcn_control_api::{ControlClient, Status, Verb};
-use dcqcn_tests::bpf::baselines;
 use dcqcn_tests::daemon::Manager;
 use dcqcn_tests::prelude::*;
 
@@ -199,73 +196,6 @@ fn program_of_moved_inline_peer_detached() -> Result<()> {
     assert!(pair.b.command("ip -d link show a1")?.contains("xdp"));
     daemon.wait_for_log(&["xdp_peer detached"])?;
     assert!(!pair.b.command("ip -d link show a1")?.contains("xdp"));
-    daemon.end()
-}
-
-#[test]
-fn removed_program_is_restored_and_counted() -> Result<()> {
-    let pair = new_pair!();
-    pair.a.set_up("lo", true)?;
-    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
-    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
-    pair.a.set("a0", &["rpg_ai_rate=7mbit"])?;
-    for hook in ["egress", "ingress"] {
-        fs::remove_file(pair.a.pins("a0")?.join(hook))?;
-        daemon.wait_for_log(&["\"repaired\"", &format!("{hook} on a0")])?;
-    }
-    assert!(pair.a.is_complete("a0")?);
-    let params = pair.a.attachment("a0")?.maps.params()?;
-    assert_eq!(params.config.scalars.rpg_ai_rate_bps, 7_000_000);
-    // Published soon after it is logged.
-    for line in ["repairs_total{interface=\"a0\"} 2\n", "complete{interface=\"a0\"} 1\n"] {
-        let metrics = || get(&pair.a, "127.0.0.1:9310", "/metrics");
-        wait_value(metrics, |metrics| metrics.contains(&format!("dcqcn_interface_{line}")))?;
-    }
-    // The restored parts can be detached.
-    daemon.end()?;
-    pair.a.detach("a0")?;
-    assert!(pair.a.attached()?.is_empty());
-    Ok(())
-}
-
-/// Another application's program at the head of the chain ends it: dcqcn's program is attached but sees no packets.
-#[test]
-fn bypassed_programs_fail_readyz() -> Result<()> {
-    let pair = new_pair!();
-    pair.a.set_up("lo", true)?;
-    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
-    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
-    let socket = pair.b.socket("b0")?;
-    let frame = Roce::default().frame();
-    // Packets arrive until the daemon, which compares counters every ten seconds, has noticed.
-    let answers = |status: &str, word: &str| {
-        wait(|| {
-            for _ in 0..64 {
-                socket.send(&frame)?;
-            }
-            let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
-            let has = ready.starts_with(&format!("HTTP/1.1 {status}")) && ready.contains(word);
-            Ok(if has { Ok(()) } else { Err(ready) })
-        })
-    };
-    answers("200", "a0")?;
-    let mut theirs = baselines()?;
-    let program: &mut SchedClassifier =
-        theirs.program_mut("pass_tc").context("no program pass_tc")?.try_into()?;
-    program.load()?;
-    let first = || TcAttachOptions::TcxOrder(LinkOrder::first());
-    let link = match pair.a.run(|| program.attach_with_options("a0", TcAttachType::Ingress, first()))? {
-        Ok(link) => link,
-        Err(error) => {
-            eprintln!("SKIPPED bypassed_programs_fail_readyz: no TCX: {error}");
-            return daemon.end();
-        }
-    };
-    answers("503", "ingress: the chain ends at")?;
-    daemon.wait_for_log(&["programs see no packets", "\"iface\":\"a0\""])?;
-    program.detach(link)?;
-    answers("200", "a0")?;
-    daemon.wait_for_log(&["programs see packets again"])?;
     daemon.end()
 }
 

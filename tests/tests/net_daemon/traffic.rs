@@ -50,7 +50,7 @@ fn under_traffic(pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<()> {
 }
 
 /// The flow, once this many CNPs for it have been handled.
-fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
+pub(super) fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
     wait_value(|| flow(host), |flow| flow.cnps.handled == times)
 }
 
@@ -59,7 +59,7 @@ fn flow(host: &Host) -> Result<RpFlow> {
 }
 
 /// Waits for a class of the HTB pacer to have this rate; `minor` 0 means a flow's.
-fn wait_for_class(host: &Host, minor: u16, rate_bps: u64) -> Result<()> {
+pub(super) fn wait_for_class(host: &Host, minor: u16, rate_bps: u64) -> Result<()> {
     let index = host.index("a0")?;
     let is_selected = |found: u16| match minor {
         0 => (HTB_FIRST_FLOW..0xffff).contains(&u32::from(found)),
