@@ -2,6 +2,7 @@
 
 mod control;
 mod flows;
+mod host_congestion;
 mod probe;
 mod repair;
 mod reverts;
