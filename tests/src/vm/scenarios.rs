@@ -95,7 +95,7 @@ pub const SCENARIOS: &[Scenario] = scenarios! {
     "coexistence", 400, coexistence::run;
         "queues, shapers, bonds and programs of other applications on an interface are preserved";
     "interrupt", 700, interrupt::run;
-        "a mounted NVMe-oF disk and perftest survive each accepted attach and detach";
+        "a mounted NVMe-oF disk and perftest survive each accepted attach and detach, and the package's removal";
     "systemd", 900, systemd::run, with_systemd;
         "the package under Debian's systemd: boot, reload, bad file, kill -9, watchdog, upgrade, remove, purge";
     "fleet", 600, fleet::run, with_systemd;

@@ -2,8 +2,13 @@
 
 use std::sync::atomic::AtomicU64;
 
+use aya::programs::TcAttachType;
+use dcqcn_common::layout::Mode;
+use dcqcn_loader::dataplane;
+
 use super::super::lab;
 use super::super::perftest::Traffic;
+use super::systemd::tables;
 use crate::vm::prelude::*;
 
 const INITIATOR: u8 = 1;
@@ -11,13 +16,17 @@ const TARGET: u8 = 2;
 const ENDS: [NvmeDisk; 1] = [NvmeDisk { initiator: INITIATOR, target: TARGET }];
 const MOUNTED: &str = "/mnt";
 const FILE_BYTES: usize = 256 << 10;
-/// The fix that `attach` proposes.
-const FQ: &str = "root fq limit 1048576 flow_limit 20000 buckets 16384 orphan_mask 4294967295";
 const ATTACH: &str = "--set link_rate=1gbit --set pacing_credit=5ms";
 /// Another address of an interface.
 const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 /// Time limit of a write after another packet loss.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The package's own scripts, with the arguments of `dpkg --purge`.
+const REMOVAL: [(&str, &str); 3] = [
+    (include_str!("../../../../dist/packages/dcqcn/prerm"), "remove"),
+    (include_str!("../../../../dist/packages/dcqcn/postrm"), "remove"),
+    (include_str!("../../../../dist/packages/dcqcn/postrm"), "purge"),
+];
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(TARGET, &Options::default())?;
@@ -33,7 +42,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     detach_is_refused(report, &lab, ends)?;
     reload_is_refused(report, &lab, ends)?;
     lost_journal(report, &lab, ends)?;
-    interrupt_allowed(report, &lab)
+    interrupt_allowed(report, &lab)?;
+    package_removed(report, &lab)
 }
 
 /// Where QPs end, a command is refused with fixes; otherwise it is `done`.
@@ -76,7 +86,7 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
 /// The workaround: an fq that exists before the QPs do.
 fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
     for host in [INITIATOR, TARGET] {
-        sh(&format!("tc qdisc replace dev {} {FQ}", lab.iface(host)))?;
+        when_idle(&format!("dcqcn prepare {}", lab.iface(host)))?;
     }
     under_traffic(report, lab, "fq beforehand", 40, |_| {
         for host in [INITIATOR, TARGET] {
@@ -87,8 +97,8 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
             sh(&format!("dcqcn set {iface} rpg_ai_rate=7mbit"))?;
             sh(&format!("dcqcn detach {iface}"))?;
             ensure!(link_and_qdiscs(lab, host)? == before, "{iface} is not restored");
-            sh(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
         }
+        sh(&format!("dcqcn attach --all-rdma --pacer fq {ATTACH}"))?;
         for host in [INITIATOR, TARGET] {
             sh(&format!("dcqcn detach {}", lab.iface(host)))?;
         }
@@ -192,6 +202,55 @@ fn interrupt_allowed(report: &mut Report, lab: &Lab) -> Result<()> {
     report.equals("--interrupt: detach", detached.as_deref().unwrap_or("detached"), "detached");
     let end = traffic.finish()?.end();
     report.row(["no fq".into(), "attached and detached with --interrupt".into(), "-".into(), end]);
+    Ok(())
+}
+
+/// With an fq beforehand no QP ends; without one, the qdiscs are restored nevertheless.
+fn package_removed(report: &mut Report, lab: &Lab) -> Result<()> {
+    // They stay on their hooks when the last of dcqcn's own goes, see `run`.
+    sh("tc qdisc add dev spare1 clsact")?;
+    let sizes = Sizes { rp_flows: 64, np_flows: 64 };
+    let mut kept = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[1..])?;
+    for (program, hook) in PROGRAMS.into_iter().skip(1).zip([TcAttachType::Ingress, TcAttachType::Egress]) {
+        dataplane::classifier(&mut kept, program)?.attach("spare1", hook)?;
+    }
+    let hosts = [INITIATOR, TARGET];
+    let state = || hosts.into_iter().map(|host| link_and_qdiscs(lab, host)).collect::<Result<Vec<_>>>();
+    for host in hosts {
+        when_idle(&format!("dcqcn prepare {}", lab.iface(host)))?;
+    }
+    let before = state()?;
+    sh(&format!("dcqcn attach --all-rdma --pacer fq {ATTACH}"))?;
+    under_traffic(report, lab, "fq beforehand, the package", 30, |report| {
+        remove_package(report, "fq beforehand")?;
+        report.unchanged("fq beforehand, removed: the interfaces", &before, &state()?);
+        Ok("removed")
+    })?;
+    for host in hosts {
+        sh(&format!("tc qdisc delete dev {} root", lab.iface(host)))?;
+    }
+    let before = state()?;
+    when_idle(&format!("dcqcn attach --all-rdma --pacer fq {ATTACH}"))?;
+    let traffic = flow(lab, 15)?;
+    thread::sleep(Duration::from_secs(2));
+    remove_package(report, "no fq")?;
+    report.unchanged("no fq, removed: the interfaces", &before, &state()?);
+    let end = traffic.finish()?.end();
+    report.row(["no fq".into(), "the package removed".into(), "-".into(), end]);
+    Ok(())
+}
+
+/// Removes and purges the package, whose programs stay; of its attachments nothing may be left.
+fn remove_package(report: &mut Report, when: &str) -> Result<()> {
+    for (script, action) in REMOVAL {
+        fs::write("/tmp/script", script)?;
+        sh(&format!("sh /tmp/script {action}"))?;
+    }
+    let files = sh("find /run -path /run/dcqcn/* ! -type d")?;
+    report.empty(&format!("{when}, removed: pins and journals"), &files.lines().collect::<Vec<_>>());
+    // Maps are freed a moment after their last user. Those of one attachment are the scenario's.
+    let freed = wait_for(TIMEOUT, || Ok(if tables() == 1 { Ok(()) } else { Err(tables().to_string()) }));
+    report.check(&format!("{when}, removed: attachments in the kernel"), tables(), 1, freed.is_ok());
     Ok(())
 }
 

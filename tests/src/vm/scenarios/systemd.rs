@@ -220,7 +220,7 @@ fn check_no_state(report: &mut Report, when: &str) -> Result<()> {
 }
 
 /// Number of attachments with maps in the kernel.
-fn tables() -> usize {
+pub(super) fn tables() -> usize {
     loaded_maps().filter_map(Result::ok).filter(|map| map.name() == b"PAIRS").count()
 }
 
