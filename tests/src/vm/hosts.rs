@@ -37,7 +37,7 @@ dcqcn attach spare0 --pacer none --flows 64 --set link_rate=1gbit >/dev/null";
 
 /// Restores the NIC and removes everything above it.
 const RESET: &str = "
-pkill -9 -x 'ib_write_bw|ib_read_bw|ib_send_bw|iperf3|fio|dcqcn' || true
+pkill -9 -x 'ib_write_bw|ib_read_bw|ib_send_bw|iperf3|fio|dcqcn|python3|rping' || true
 for iface in $(dcqcn --json status | grep -o '\"iface\": *\"[^\"]*\"' | cut -d'\"' -f4 | sort -u); do
     [ $iface = spare0 ] || dcqcn detach $iface --interrupt >/dev/null || true
 done
@@ -324,7 +324,7 @@ impl Hosts {
     }
 
     /// The index of a guest's address among the GIDs of its RDMA device.
-    fn gid_index(&mut self, guest: u8) -> Result<u32> {
+    pub(super) fn gid_index(&mut self, guest: u8) -> Result<u32> {
         let address: Ipv4Addr = format!("{}.{guest}", self.topology.network).parse()?;
         let gid = gid_text(address.to_ipv6_mapped());
         let script = format!(

@@ -85,6 +85,8 @@ const PACKAGES: &[&str] = &[
     "iperf3",
     "nvme-cli",
     "nftables",
+    "ucx-utils",
+    "netpipe-openmpi",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
 /// In the cache: the tree, and its list of packages.
