@@ -11,6 +11,7 @@ mod storage;
 mod tcp;
 mod topologies;
 mod trim;
+mod verbs;
 
 use super::hosts::Counts;
 use super::perftest::Outcome;
@@ -54,6 +55,7 @@ pub const SITUATIONS: &[Situation] = &[
     situation("vxlan", "soft-RoCE and dcqcn on a tunnel", topologies::vxlan),
     situation("vrf", "the NIC in a VRF", topologies::vrf),
     situation("bridge", "soft-RoCE on a bridge, dcqcn on its port", topologies::bridge),
+    situation("verbs", "all operations of RC QPs through attach and detach, and rping", verbs::run),
     situation("ucx", "UCX over TCP, UD and the RDMA manager, without and with dcqcn", mpi::ucx),
     situation("mpi", "MPI over UCX, without and with dcqcn", mpi::mpi),
     situation("storage", "an NVMe-oF disk through attach, upgrade, daemon restarts and detach", storage::run),
