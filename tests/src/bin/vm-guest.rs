@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use dcqcn_netlink::link::VethEnd;
 use dcqcn_tests::prelude::*;
 use dcqcn_tests::vm;
 
@@ -37,10 +38,14 @@ fn dispatch(arguments: &[&str]) -> Result<()> {
             println!("{}", serde_json::to_string(&list).context("the list of situations")?);
             Ok(())
         }
+        ["netkit", near, far] => {
+            let end = |name| VethEnd { name, netns: None, mac: None };
+            Ok(Netlink::connect()?.add_netkit(&end(near), &end(far))?)
+        }
         ["between", result, names @ ..] => vm::run_between(result.as_ref(), names),
         _ => bail!(
             "usage: vm-guest list | vm-guest lab HOSTS | vm-guest run SCENARIO RESULT.json | vm-guest situations | \
-                  vm-guest between RESULT.json SITUATION.."
+                  vm-guest between RESULT.json SITUATION.. | vm-guest netkit NAME NAME"
         ),
     }
 }

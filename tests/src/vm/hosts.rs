@@ -38,10 +38,12 @@ dcqcn attach spare0 --pacer none --flows 64 --set link_rate=1gbit >/dev/null";
 /// Restores the NIC and removes everything above it.
 const RESET: &str = "
 pkill -9 -x 'ib_write_bw|ib_read_bw|ib_send_bw|iperf3|fio|dcqcn|python3|rping' || true
+if [ -e /run/netns/pod ]; then dcqcn -n pod detach pod0 --interrupt >/dev/null 2>&1 || true; fi
 for iface in $(dcqcn --json status | grep -o '\"iface\": *\"[^\"]*\"' | cut -d'\"' -f4 | sort -u); do
     [ $iface = spare0 ] || dcqcn detach $iface --interrupt >/dev/null || true
 done
 for device in $(ls /sys/class/infiniband); do rdma link delete $device; done
+ip netns delete pod 2>/dev/null || true
 ip link set eth0 nomaster
 ip link set eth1 nomaster
 for link in top0 mid0 low0; do ip link delete $link 2>/dev/null || true; done
@@ -53,18 +55,28 @@ ip address add 10.9.0.$N/24 dev eth0
 ethtool -K eth0 txvlan on rxvlan on >/dev/null 2>&1 || true
 tc qdisc replace dev eth0 root fq limit 40000 flow_limit 20000";
 
-/// Function for [`Topology::script`].
-const BRIDGE: &str = "bridge_above() {
+/// Functions for [`Topology::script`].
+const FUNCTIONS: &str = "bridge_above() {
     modprobe bridge
     ip link add top0 type bridge mcast_snooping 0
     ip link set $1 master top0 up
     ip link set top0 up
+}
+pod_above() {
+    bridge_above $1
+    ip link set low0 master top0 up
+    ip netns add pod
+    ip link set pod0 netns pod
+    ip -n pod link set lo up
+    ip -n pod link set pod0 up
+    tc -n pod qdisc replace dev pod0 root fq limit 40000 flow_limit 20000
 }";
 
 #[derive(Clone, Copy, Debug)]
 pub struct Topology {
     /// Script for both guests that creates the interfaces; `$N` is the guest's number, `$M` the other's, and
-    /// `bridge_above IFACE` makes an interface a port of the bridge `top0`.
+    /// `bridge_above IFACE` makes an interface a port of the bridge `top0`; `pod_above IFACE` also moves `pod0`, the far
+    /// end of `low0`, to the network namespace `pod`, and `low0` to that bridge.
     pub script: &'static str,
     /// Interface with the address and the RDMA device.
     pub rdma: &'static str,
@@ -72,10 +84,31 @@ pub struct Topology {
     pub iface: &'static str,
     /// The first three octets of both addresses.
     pub network: &'static str,
+    /// Network namespace of `rdma`.
+    pub netns: Option<&'static str>,
+}
+
+impl Topology {
+    /// Prefix of commands in the namespace of the RDMA device's interface.
+    fn exec(&self) -> String {
+        self.netns.map(|netns| format!("ip netns exec {netns}")).unwrap_or_default()
+    }
+
+    /// The same for the interface for `dcqcn`.
+    fn exec_at_iface(&self) -> String {
+        if self.iface == self.rdma { self.exec() } else { String::new() }
+    }
+
+    /// A command of `dcqcn` for its interface. In `ip netns exec` it would pin to a file system that ends with it.
+    fn dcqcn(&self, command: &str) -> String {
+        let netns = self.netns.filter(|_| self.iface == self.rdma).map(|netns| format!("-n {netns} "));
+        format!("dcqcn {}{command} {}", netns.unwrap_or_default(), self.iface)
+    }
 }
 
 /// soft-RoCE on the NIC.
-pub const PLAIN: Topology = Topology { script: "", rdma: "eth0", iface: "eth0", network: "10.9.0" };
+pub const PLAIN: Topology =
+    Topology { script: "", rdma: "eth0", iface: "eth0", network: "10.9.0", netns: None };
 
 pub struct Program {
     guest: u8,
@@ -186,10 +219,14 @@ impl Hosts {
         self.topology = topology;
         self.both(RESET)?;
         let Topology { script, rdma, network, .. } = topology;
+        let exec = topology.exec();
         self.both(&format!(
-            "{BRIDGE}\n{script}\nip address replace {network}.$N/24 dev {rdma}\nrdma link add rxe0 type rxe netdev {rdma}"
+            "{FUNCTIONS}
+             {script}
+             {exec} ip address replace {network}.$N/24 dev {rdma}
+             {exec} rdma link add rxe0 type rxe netdev {rdma}"
         ))?;
-        let ping = format!("busybox ping -I {rdma} -c 1 -W 5 {network}.$M");
+        let ping = format!("{exec} busybox ping -I {rdma} -c 1 -W 5 {network}.$M");
         let pinged = self.sh(SENDER, &format!("for try in 1 2 3 4 5; do {ping} && exit; done; exit 1"));
         pinged.context("the second guest does not respond").map(drop)
     }
@@ -200,23 +237,26 @@ impl Hosts {
     }
 
     pub fn attach(&mut self, guest: u8, options: &str) -> Result<()> {
-        self.sh(guest, &format!("dcqcn attach {} {options}", self.topology.iface)).map(drop)
+        self.sh(guest, &format!("{} {options}", self.topology.dcqcn("attach"))).map(drop)
     }
 
     pub fn attach_both(&mut self) -> Result<()> {
-        self.both(&format!("dcqcn attach {} {LINK}", self.topology.iface))
+        self.both(&format!("{} {LINK}", self.topology.dcqcn("attach")))
     }
 
     pub fn detach_both(&mut self) -> Result<()> {
-        self.both(&format!("dcqcn detach {}", self.topology.iface))
+        self.both(&self.topology.dcqcn("detach"))
     }
 
     /// Everything of a guest's interfaces that an attachment could change.
     pub fn state(&mut self) -> Result<Vec<String>> {
-        let iface = self.topology.iface;
-        let show =
-            |iface: &str| format!("ethtool -k {iface}; ip link show {iface}; tc -d qdisc show dev {iface}");
-        let script = format!("{}; {}", show("eth0"), show(iface));
+        let show = |exec: &str, iface: &str| {
+            format!(
+                "{exec} ethtool -k {iface}; {exec} ip link show {iface}; {exec} tc -d qdisc show dev {iface}"
+            )
+        };
+        let of_iface = show(&self.topology.exec_at_iface(), self.topology.iface);
+        let script = format!("{}; {of_iface}", show("", "eth0"));
         GUESTS.iter().map(|guest| self.sh(*guest, &script)).collect()
     }
 
@@ -290,8 +330,8 @@ impl Hosts {
             "cd /sys/class/infiniband/rxe0/ports/1/hw_counters
              for name in out_of_seq_request rcvd_seq_err completer_retry_err; do cat $name; done
              head -n 1 /proc/stat
-             dcqcn --json counters {} 2>/dev/null || echo null",
-            self.topology.iface
+             {} 2>/dev/null || echo null",
+            self.topology.dcqcn("--json counters")
         );
         let mut all = Counts::default();
         for guest in GUESTS {

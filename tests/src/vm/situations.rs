@@ -4,6 +4,7 @@ mod changes;
 mod incast;
 mod mpi;
 mod nic;
+mod pods;
 mod reaction;
 mod recovery;
 mod sides;
@@ -55,6 +56,7 @@ pub const SITUATIONS: &[Situation] = &[
     situation("vxlan", "soft-RoCE and dcqcn on a tunnel", topologies::vxlan),
     situation("vrf", "the NIC in a VRF", topologies::vrf),
     situation("bridge", "soft-RoCE on a bridge, dcqcn on its port", topologies::bridge),
+    situation("pods", "soft-RoCE in a namespace, behind veth and netkit", pods::run),
     situation("verbs", "all operations of RC QPs through attach and detach, and rping", verbs::run),
     situation("ucx", "UCX over TCP, UD and the RDMA manager, without and with dcqcn", mpi::ucx),
     situation("mpi", "MPI over UCX, without and with dcqcn", mpi::mpi),

@@ -15,6 +15,7 @@ pub(super) const VLAN: Topology = Topology {
     rdma: "top0",
     iface: "eth0",
     network: "10.9.5",
+    netns: None,
 };
 
 const QINQ: Topology = Topology {
@@ -27,6 +28,7 @@ const QINQ: Topology = Topology {
     rdma: "top0",
     iface: "eth0",
     network: "10.9.6",
+    netns: None,
 };
 
 pub(super) const BOND: Topology = Topology {
@@ -40,6 +42,7 @@ pub(super) const BOND: Topology = Topology {
     rdma: "top0",
     iface: "top0",
     network: "10.9.7",
+    netns: None,
 };
 
 const MACVLAN: Topology = Topology {
@@ -50,6 +53,7 @@ const MACVLAN: Topology = Topology {
     rdma: "top0",
     iface: "eth0",
     network: "10.9.8",
+    netns: None,
 };
 
 const VXLAN: Topology = Topology {
@@ -60,6 +64,7 @@ const VXLAN: Topology = Topology {
     rdma: "top0",
     iface: "top0",
     network: "10.9.9",
+    netns: None,
 };
 
 const VRF: Topology = Topology {
@@ -72,6 +77,7 @@ const VRF: Topology = Topology {
     rdma: "eth0",
     iface: "eth0",
     network: "10.9.10",
+    netns: None,
 };
 
 pub(super) const BRIDGE: Topology = Topology {
@@ -79,6 +85,7 @@ pub(super) const BRIDGE: Topology = Topology {
     rdma: "top0",
     iface: "eth0",
     network: "10.9.11",
+    netns: None,
 };
 
 /// Some drivers take the link down for it.

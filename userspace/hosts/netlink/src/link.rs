@@ -12,12 +12,14 @@ use libc::{
 };
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::{InfoData, InfoVeth, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoNetkit, InfoVeth, LinkFlags, LinkMessage, NetkitMode,
+};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use nix::errno::Errno;
-use rtnetlink::{AddressMessageBuilder, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use rtnetlink::{AddressMessageBuilder, LinkMessageBuilder, LinkUnspec};
 
 use super::error::{Error, Result};
 use super::netlink::{Context, Netlink, Subject, Subsystem};
@@ -111,7 +113,7 @@ pub struct XdpProgram {
     pub id: u32,
 }
 
-/// One end of a veth pair to be created.
+/// One end of a veth or netkit pair to be created.
 #[derive(Debug, Clone, Copy)]
 pub struct VethEnd<'a> {
     /// Name of the interface, at most 15 bytes.
@@ -191,11 +193,30 @@ impl Netlink {
 
     /// Creates a veth pair. Both ends are down.
     pub fn add_veth(&self, near: &VethEnd<'_>, far: &VethEnd<'_>) -> Result<()> {
+        self.add_pair(InfoKind::Veth, near, far, |far_end| InfoData::Veth(InfoVeth::Peer(far_end)))
+    }
+
+    /// Creates a netkit pair that carries Ethernet frames (mode `l2`). Both ends are down.
+    ///
+    /// # Errors
+    /// The kernel does not support netkit (before Linux 6.7).
+    pub fn add_netkit(&self, near: &VethEnd<'_>, far: &VethEnd<'_>) -> Result<()> {
+        self.add_pair(InfoKind::Netkit, near, far, |far_end| {
+            InfoData::Netkit(vec![InfoNetkit::Mode(NetkitMode::L2), InfoNetkit::Peer(far_end)])
+        })
+    }
+
+    fn add_pair(
+        &self,
+        kind: InfoKind,
+        near: &VethEnd<'_>,
+        far: &VethEnd<'_>,
+        data: impl FnOnce(LinkMessage) -> InfoData,
+    ) -> Result<()> {
         let far_end = apply_end(LinkMessageBuilder::<LinkUnspec>::new().name(far.name), far).build();
-        let message = apply_end(LinkVeth::new(near.name, far.name), near)
-            .set_info_data(InfoData::Veth(InfoVeth::Peer(far_end)))
-            .build();
-        let subject = Subject::Other(format_args!("veth pair {} and {}", near.name, far.name));
+        let near_end = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(kind.clone()).name(near.name);
+        let message = apply_end(near_end, near).set_info_data(data(far_end)).build();
+        let subject = Subject::Other(format_args!("{kind} pair {} and {}", near.name, far.name));
         self.change(format_args!("create"), subject, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &message)
     }
 
