@@ -9,6 +9,8 @@ pub(super) enum Nic {
     VirtioNet,
     /// virtio-net with two pairs of queues.
     VirtioNetMq,
+    /// virtio-net without guest offloads: every segment arrives on its own, with a checksum to verify.
+    VirtioNetPlain,
     /// Intel 82574L.
     E1000e,
     /// Intel 82540EM.
@@ -23,6 +25,9 @@ impl Nic {
         match self {
             Self::VirtioNet => "virtio-net-pci",
             Self::VirtioNetMq => "virtio-net-pci,mq=on,vectors=6",
+            Self::VirtioNetPlain => {
+                "virtio-net-pci,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
+            }
             Self::E1000e => "e1000e",
             Self::E1000 => "e1000",
             Self::Vmxnet3 => "vmxnet3",
@@ -31,7 +36,7 @@ impl Nic {
 
     pub(super) fn driver(self) -> &'static str {
         match self {
-            Self::VirtioNet | Self::VirtioNetMq => "virtio_net",
+            Self::VirtioNet | Self::VirtioNetMq | Self::VirtioNetPlain => "virtio_net",
             Self::E1000e => "e1000e",
             Self::E1000 => "e1000",
             Self::Vmxnet3 => "vmxnet3",

@@ -38,6 +38,7 @@ pub(super) fn ratio(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
 pub(super) fn alongside(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     hosts.sh(RECEIVER, "iperf3 -s -D")?;
+    let state = hosts.state()?;
     let alone = throughput_bps(hosts)?;
     for (what, is_attached) in [("before", false), ("attached", true), ("detached", false)] {
         if is_attached {
@@ -57,7 +58,7 @@ pub(super) fn alongside(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
             hosts.detach_both()?;
         }
     }
-    Ok(())
+    restored(hosts, report, "alongside", &state)
 }
 
 /// TCP's throughput from the second to the first guest, at its receiver.
