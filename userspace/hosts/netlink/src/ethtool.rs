@@ -15,6 +15,7 @@ const CTRL_CMD_GETFAMILY: [u8; 4] = [3, 1, 0, 0];
 const ETHTOOL_MSG_LINKMODES_GET: [u8; 4] = [4, 1, 0, 0];
 const ETHTOOL_MSG_FEATURES_GET: [u8; 4] = [11, 1, 0, 0];
 const ETHTOOL_MSG_FEATURES_SET: [u8; 4] = [12, 1, 0, 0];
+const ETHTOOL_MSG_CHANNELS_GET: [u8; 4] = [17, 1, 0, 0];
 const ETHTOOL_MSG_COALESCE_GET: [u8; 4] = [19, 1, 0, 0];
 /// Attributes.
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -25,6 +26,8 @@ const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
 const ETHTOOL_A_LINKMODES_SPEED: u16 = 5;
 const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
 const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
+const ETHTOOL_A_CHANNELS_COMBINED_MAX: u16 = 5;
+const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 const ETHTOOL_A_COALESCE_RX_USECS: u16 = 2;
 const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
@@ -63,6 +66,14 @@ impl Netlink {
     pub fn rx_delay_us(&self, ifindex: u32) -> Result<Option<u32>> {
         let coalescing = self.ethtool_get(ETHTOOL_MSG_COALESCE_GET, ifindex)?;
         Ok(attribute(&coalescing, ETHTOOL_A_COALESCE_RX_USECS).and_then(|delay| u32_at(delay, 0)))
+    }
+
+    /// Active pairs of queues of an interface, and the maximum (`ethtool -l`, combined); `None` if they are not reported.
+    pub fn queue_pairs(&self, ifindex: u32) -> Result<Option<[u32; 2]>> {
+        let channels = self.ethtool_get(ETHTOOL_MSG_CHANNELS_GET, ifindex)?;
+        let number = |kind| u32_at(attribute(&channels, kind)?, 0);
+        let active = number(ETHTOOL_A_CHANNELS_COMBINED_COUNT);
+        Ok(active.zip(number(ETHTOOL_A_CHANNELS_COMBINED_MAX)).map(Into::into))
     }
 
     /// The enabled features, by ethtool's names; empty before Linux 5.6.

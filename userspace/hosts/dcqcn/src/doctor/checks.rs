@@ -96,6 +96,7 @@ const ALL: &[Check] = &[
     Interface(links::mtu_differs),
     Hosts(links::interrupts_delayed),
     Hosts(links::features),
+    Hosts(links::xdp_queues),
     Interface(links::pause_before_marks),
     Interface(links::priority_discards),
     Interface(links::counters_not_read),

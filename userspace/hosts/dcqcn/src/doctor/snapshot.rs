@@ -191,6 +191,9 @@ pub(crate) struct Link {
     pub features: Vec<String>,
     /// Delay of receive interrupts, microseconds (`ethtool -c`).
     pub rx_delay_us: Option<u32>,
+    /// Active pairs of queues, and the maximum (`ethtool -l`).
+    #[serde(default)]
+    pub queue_pairs: Option<[u32; 2]>,
     /// Output of `ethtool -S` at the first and at the second reading; stored in separate files.
     #[serde(skip)]
     pub ethtool: Option<[String; 2]>,

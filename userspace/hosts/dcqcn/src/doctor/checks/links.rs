@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
 
-use super::{Finding, Snapshot, known, time};
+use super::{Finding, Snapshot, known, reattach, time};
 use crate::doctor::adapters::{self, CounterMeaning};
 use crate::doctor::snapshot::{HIDING, Link, MERGING};
 
@@ -130,6 +130,54 @@ pub(super) fn features(snapshot: &Snapshot) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// `xdp-queues`: of inline attachments, whose packets a driver transmits from a queue of the CPU that received them.
+pub(super) fn xdp_queues(snapshot: &Snapshot) -> Vec<Finding> {
+    let cpus = snapshot.host.numa_nodes.values().map(Vec::len).sum::<usize>();
+    let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+    let inline = snapshot.attachments.iter().filter(|attached| attached.xdp_mode.starts_with("driver"));
+    let ports = inline.filter_map(|attached| {
+        let iface = &attached.iface;
+        Some([(iface, iface), (iface, attached.inline_peer.as_ref()?)])
+    });
+    let missing = |(iface, port): (&String, &String)| missing_queues(snapshot.link(port)?, iface, cpus);
+    ports.flatten().filter_map(missing).collect()
+}
+
+/// For a port of the inline attachment to `iface`.
+fn missing_queues(link: &Link, iface: &str, cpus: u32) -> Option<Finding> {
+    const ID: &str = "xdp-queues";
+    let ([active, most], name) = (link.queue_pairs?, &link.name);
+    let evidence = |queues: u32| {
+        format!("`ethtool -l {name}`: {active} of {most} active, {queues} for XDP; {cpus} CPUs are online")
+    };
+    let finding = match link.driver.as_deref()? {
+        // Uses those beyond the active ones (`virtnet_xdp_set`).
+        "virtio_net" if most.saturating_sub(active) < cpus => {
+            let what = "CPUs share transmit queues for redirected packets, behind a lock";
+            let fix = if most > cpus {
+                let active = most - cpus;
+                // The driver rejects changes while it has a program.
+                format!("`dcqcn detach {iface}`, `ethtool -L {name} combined {active}`, then attach again")
+            } else {
+                format!("give the virtual NIC {} pairs of queues", active.saturating_add(cpus))
+            };
+            Finding::info(ID, what, evidence(most.saturating_sub(active))).fix(fix)
+        }
+        // Have one for each pair (`i40e_xdp_xmit`, `mlx5e_xdp_xmit`).
+        "i40e" | "mlx5_core" if active < cpus => {
+            let what = "redirected packets of CPUs without a transmit queue are dropped";
+            let fix = if most >= cpus {
+                format!("`ethtool -L {name} combined {cpus}`")
+            } else {
+                format!("{} with `--xdp-mode skb`", reattach(iface))
+            };
+            Finding::warning(ID, what, evidence(active)).fix(fix)
+        }
+        _ => return None,
+    };
+    Some(finding.on(name))
 }
 
 fn is_pause(name: &str) -> bool {

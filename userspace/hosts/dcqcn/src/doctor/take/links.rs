@@ -36,6 +36,7 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
             irqs,
             features,
             rx_delay_us: netlink.rx_delay_us(link.index).ok().flatten(),
+            queue_pairs: netlink.queue_pairs(link.index).ok().flatten(),
             ethtool: text.map(|text| [text, String::new()]),
             name: link.name,
             index: link.index,

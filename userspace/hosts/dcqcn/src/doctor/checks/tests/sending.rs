@@ -440,6 +440,42 @@ fn driver_settings_are_reported() {
 }
 
 #[test]
+fn missing_xdp_queues_are_reported() {
+    let port = |driver: &str, queue_pairs: [u32; 2], mode: &str| {
+        let (driver, mode) = (driver.to_owned(), mode.to_owned());
+        move |s: &mut Snapshot| {
+            let mut peer = link(s).clone();
+            (peer.name, peer.index) = ("eth7".into(), 77);
+            (peer.driver, peer.queue_pairs) = (Some(driver), Some(queue_pairs));
+            s.links.push(peer);
+            (s.attachments[0].inline_peer, s.attachments[0].xdp_mode) = (Some("eth7".into()), mode);
+        }
+    };
+    let finding = planted("xdp-queues", Info, port("virtio_net", [2, 3], "driver")).has(&[
+        "2 of 3 active, 1 for XDP; 2 CPUs are online",
+        "`ethtool -L eth7 combined 1`; `dcqcn detach eth0`",
+    ]);
+    assert_eq!(finding.iface.as_deref(), Some("eth7"));
+    planted("xdp-queues", Info, port("virtio_net", [1, 1], "driver")).has(&["3 pairs of queues"]);
+    planted("xdp-queues", Warning, port("mlx5_core", [1, 8], "driver"))
+        .has(&["dropped", "`ethtool -L eth7 combined 2`"]);
+    planted("xdp-queues", Warning, port("i40e", [1, 1], "driver")).has(&["`--xdp-mode skb`"]);
+    for (driver, queue_pairs, mode) in [
+        ("virtio_net", [2, 4], "driver"),
+        ("virtio_net", [1, 1], "skb"),
+        ("mlx5_core", [2, 2], "driver"),
+        ("veth", [1, 1], "driver"),
+    ] {
+        absent("xdp-queues", port(driver, queue_pairs, mode));
+    }
+    // Only inline attachments redirect.
+    absent("xdp-queues", |s| {
+        port("virtio_net", [1, 1], "driver")(s);
+        s.attachments[0].inline_peer = None;
+    });
+}
+
+#[test]
 fn congested_host_is_reported() {
     use dcqcn_telemetry::Softnet;
     let grown = |dropped: u64, squeezed: u64| {
