@@ -37,7 +37,7 @@ dcqcn attach spare0 --pacer none --flows 64 --set link_rate=1gbit >/dev/null";
 
 /// Restores the NIC and removes everything above it.
 const RESET: &str = "
-pkill -9 -x 'ib_write_bw|ib_read_bw|ib_send_bw|iperf3|fio|dcqcn|python3|rping' || true
+pkill -9 -x 'ib_write_bw|ib_read_bw|ib_send_bw|iperf3|fio|dcqcn|python3|rping|teamd' || true
 if [ -e /run/netns/pod ]; then dcqcn -n pod detach pod0 --interrupt >/dev/null 2>&1 || true; fi
 for iface in $(dcqcn --json status | grep -o '\"iface\": *\"[^\"]*\"' | cut -d'\"' -f4 | sort -u); do
     [ $iface = spare0 ] || dcqcn detach $iface --interrupt >/dev/null || true

@@ -87,6 +87,7 @@ const PACKAGES: &[&str] = &[
     "nftables",
     "ucx-utils",
     "netpipe-openmpi",
+    "libteam-utils",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
 /// In the cache: the tree, and its list of packages.

@@ -1,4 +1,4 @@
-//! Interfaces above the NIC: tags, bond, macvlan, tunnel, VRF, bridge.
+//! Interfaces above the NIC: tags, bond, team, macvlan, tunnel, VRF, bridge.
 //!
 //! soft-RoCE does not run on VLAN interfaces, so a bridge `top0` above them has the RDMA device.
 
@@ -42,6 +42,22 @@ pub(super) const BOND: Topology = Topology {
     rdma: "top0",
     iface: "top0",
     network: "10.9.7",
+    netns: None,
+};
+
+const TEAM: Topology = Topology {
+    script: "modprobe -a team team_mode_activebackup
+        ip address flush dev eth0
+        for port in eth0 eth1; do ip link set $port down; done
+        mkdir -p /run/teamd
+        teamd -d -t top0 -c '{\"runner\": {\"name\": \"activebackup\"}, \"link_watch\": {\"name\": \"ethtool\"},
+            \"ports\": {\"eth0\": {\"prio\": 100}, \"eth1\": {}}}'
+        ip link set top0 up
+        until [ $(teamnl top0 getoption activeport) = $(cat /sys/class/net/eth0/ifindex) ]; do sleep 0.2; done
+        tc qdisc replace dev top0 root fq limit 40000 flow_limit 20000",
+    rdma: "top0",
+    iface: "top0",
+    network: "10.9.14",
     netns: None,
 };
 
@@ -105,6 +121,11 @@ pub(super) fn vlan(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
 
 pub(super) fn qinq(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     over(hosts, report, "qinq", QINQ)
+}
+
+pub(super) fn team(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
+    over(hosts, report, "team", TEAM)?;
+    hosts.build(PLAIN)
 }
 
 pub(super) fn macvlan(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
