@@ -31,6 +31,8 @@ pub struct CompletedIo {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub max_ms: f64,
+    /// Longest completion time of reads and writes, ms.
+    pub longest_ms: f64,
     /// A block was wrong, or a read or write failed, which ends fio.
     pub failed: bool,
 }
@@ -102,6 +104,7 @@ pub fn done(printed: &str) -> Result<CompletedIo> {
     let number = |path: &str| job.pointer(path).and_then(Value::as_f64).with_context(|| format!("no {path}"));
     let read_bps = number("/read/bw_bytes")? * 8.0;
     let way = if read_bps > 0.0 { "read" } else { "write" };
+    let longest_ms = |way: &str| number(&format!("/{way}/clat_ns/max")).map_or(0.0, |ns| ns / 1e6);
     let of = |part: &str| number(&format!("/{way}/clat_ns/{part}")).map(|ns| ns / 1e6);
     Ok(CompletedIo {
         read_bps,
@@ -109,6 +112,7 @@ pub fn done(printed: &str) -> Result<CompletedIo> {
         p50_ms: of("percentile/50.000000")?,
         p99_ms: of("percentile/99.000000")?,
         max_ms: of("max")?,
+        longest_ms: longest_ms("read").max(longest_ms("write")),
         failed: number("/error")? != 0.0,
     })
 }
@@ -122,8 +126,14 @@ mod tests {
         let read = r#""read":{"bw_bytes":250000,"clat_ns":{"max":12000000,"percentile":{"50.000000":2000000,"99.000000":9000000}}}"#;
         let printed_json =
             format!("note: x\n{{\"jobs\":[{{\"error\":0,{read},\"write\":{{\"bw_bytes\":0}}}}]}}");
-        let expected =
-            CompletedIo { read_bps: 2e6, p50_ms: 2.0, p99_ms: 9.0, max_ms: 12.0, ..CompletedIo::default() };
+        let expected = CompletedIo {
+            read_bps: 2e6,
+            p50_ms: 2.0,
+            p99_ms: 9.0,
+            max_ms: 12.0,
+            longest_ms: 12.0,
+            ..CompletedIo::default()
+        };
         assert_eq!(done(&printed_json).unwrap(), expected);
         let written =
             printed_json.replace("write", "x").replace("read", "write").replace("\"x\"", "\"read\"");

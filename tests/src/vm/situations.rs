@@ -62,6 +62,7 @@ pub const SITUATIONS: &[Situation] = &[
     situation("ucx", "UCX over TCP, UD and the RDMA manager, without and with dcqcn", mpi::ucx),
     situation("mpi", "MPI over UCX, without and with dcqcn", mpi::mpi),
     situation("storage", "an NVMe-oF disk through attach, upgrade, daemon restarts and detach", storage::run),
+    situation("backup", "an NVMe-oF disk read and written next to a TCP stream", storage::backup),
     situation("trim", "trimming and the receiver's NAKs instead of drops, without and with DCQCN", trim::run),
     situation("recovery", "the tail-loss probe under loss: NIC, bridge port, bond, VLAN", recovery::run),
 ];

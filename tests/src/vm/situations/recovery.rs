@@ -5,7 +5,7 @@ use super::super::capture::WRITE_LAST;
 use super::super::hosts::Topology;
 use super::super::perftest::broken;
 use super::note;
-use super::storage::{EXPORT, REMOVE, TOS};
+use super::storage::{EXPORT, REMOVE, TOS, output};
 use super::topologies::{BOND, BRIDGE, VLAN};
 use crate::vm::prelude::*;
 
@@ -159,7 +159,7 @@ fn disk(
     let packets = hosts.captured()?;
     hosts.host("loss 0")?;
     let done = if ok {
-        fio::done(printed.trim_end().trim_end_matches(|c| c != '\n'))?
+        fio::done(output(&printed))?
     } else {
         println!("{printed}");
         CompletedIo { failed: true, ..CompletedIo::default() }
