@@ -337,9 +337,10 @@ impl<'a> Skb<'a> for Packet<'a> {
         true
     }
     fn has_correct_icrc(&self, roce: &Roce) -> bool {
-        self.outcome.bytes.get(roce.l3..).is_some_and(|packet| {
-            icrc::verify_in_blocks(packet, roce.v6, roce.end.saturating_sub(roce.l3))
-        })
+        self.outcome
+            .bytes
+            .get(roce.l3..)
+            .is_some_and(|packet| icrc::verify_in_blocks(packet, roce.v6, roce.end.saturating_sub(roce.l3)))
     }
     fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool {
         if self.context.no_rebuild {

@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn function_of_another_role_needs_detaching() {
-        let info = Info { programs: vec!["egress".into()], ..journal::tests::record().info };
+        let info = Info { programs: vec!["egress".into()], ..record().info };
         let mut config = Config::DEFAULT;
         (config.scalars.np_enable, config.scalars.rp_enable) = (0, 1);
         let refused = info.check(&config).unwrap_err().to_string();

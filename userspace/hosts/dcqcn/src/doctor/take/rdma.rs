@@ -68,7 +68,7 @@ fn of_namespace(pid: u32) -> Vec<RdmaElsewhere> {
         let netlink = Netlink::connect()?;
         // In shared mode the kernel lists all devices in every namespace, but interfaces in their own only.
         let devices = netlink.rdma_devices()?.into_iter().filter(|device| !device.ports.is_empty());
-        let device = |device: dcqcn_netlink::rdma::RdmaDevice| RdmaElsewhere {
+        let device = |device: RdmaDevice| RdmaElsewhere {
             connected_qps: netlink.rdma_connected_qps(device.index).ok().map(|qps| qps.len() as u64),
             name: device.name,
             pid,
