@@ -35,8 +35,8 @@
 //! requests: either it still has to process that response, or it awaits another one, which acknowledges them too.
 //!
 //! The first response to a READ, or that to an atomic, acknowledges the SENDs and WRITEs before it (9.7.5.1.2), and their own ACK
-//! may be lost. Its ICRC is verified, packet by packet, only where it would advance the acknowledged PSN. Other READ responses
-//! end the silence, and make earlier ACKs stale. A packet that the programs have not seen counts as a SEND.
+//! may be lost. Its ICRC is verified where it would advance the acknowledged PSN. Other READ responses end the silence, and make
+//! earlier ACKs stale. A packet that the programs have not seen counts as a SEND.
 //!
 //! The egress and ingress programs share this state without a lock, and run on different CPUs. Only ingress advances the
 //! acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a probe later, or lets it
@@ -51,7 +51,7 @@ mod shared;
 use core::cell::Cell;
 
 use crate::rc::Psn;
-use crate::wire::bth::Opcode;
+use crate::wire::bth::{MAX_MTU, MIN_MTU, Opcode};
 use crate::wire::eth::{EtherType, MacAddr};
 use responder::Responder;
 pub use shared::SharedRequester;
@@ -117,8 +117,9 @@ pub struct Response {
 pub(crate) const UNVERIFIED: u32 = 256;
 /// `syndrome` of a trimmed READ response.
 pub(crate) const TRIMMED: u32 = 257;
-/// `syndrome` of a READ response or atomic acknowledgement whose ICRC is correct.
-pub(crate) const VERIFIED: u32 = 258;
+/// `syndrome` of a READ response or atomic acknowledgement whose ICRC is correct, with the PSN before which everything is
+/// acknowledged. Greater than the others.
+pub(crate) const VERIFIED: u32 = 1 << 24;
 
 /// Kinds of acknowledgement: bits 5 and 6 of the syndrome (IBTA vol. 1, 9.7.5.2).
 const KIND: u32 = 0x60;
@@ -509,10 +510,6 @@ impl Requester {
 
 /// Minimum time for reordered READ responses.
 const MIN_REORDERING_NS: u64 = 1_000_000;
-
-/// Smallest and largest path MTU (IBTA vol. 1, 9.2.8).
-const MIN_MTU: u32 = 256;
-const MAX_MTU: u32 = 4_096;
 
 /// Number of responses to a READ of `bytes`.
 #[inline(always)]

@@ -170,7 +170,7 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     is_stale || is_trimmed && announces.is_some()
 }
 
-/// The response; `None` if its ICRC is wrong. That of a READ response is verified only if that matters to the requester in
+/// The response; `None` if its ICRC is wrong. That of a READ response is verified if it matters to the requester in
 /// [`lookup_key`](Env::lookup_key).
 #[inline(always)]
 fn response<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<Response> {
@@ -193,19 +193,23 @@ fn response<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<Response> {
     }
     let psn = Bth::new(s.header(roce.bth())?).psn();
     let opcode = roce.opcode;
-    let needs_icrc = syndrome == UNVERIFIED
-        && roce.class == Class::ReadResponse
-        && s.env().requester(
+    let is_first = !matches!(
+        opcode,
+        Opcode::RC_ACKNOWLEDGE | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST
+    );
+    if is_first && syndrome == UNVERIFIED && roce.class == Class::ReadResponse {
+        // Both concern soft-RoCE after Linux 6.1.
+        let takes_naks_in_reads = s.env().drops_stale_acks();
+        let if_correct = s.env().requester(
             false,
             #[inline(always)]
-            |requester| requester.needs_icrc(opcode, psn),
-        ) == Some(true);
-    if needs_icrc {
-        if !s.has_correct_icrc(roce) {
+            |requester| requester.syndrome_if_correct(psn, takes_naks_in_reads),
+        );
+        syndrome = if_correct.unwrap_or(UNVERIFIED);
+        if syndrome >= VERIFIED && !s.has_correct_icrc(roce) {
             s.env().count(Stat::AckInvalid);
             return None;
         }
-        syndrome = VERIFIED;
     }
     let udp_sport = Udp::new(s.header(roce.udp())?).src_port();
     // One path for the verifier instead of one for each case above.

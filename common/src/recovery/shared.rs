@@ -8,12 +8,12 @@ use core::cell::Cell;
 use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
     ACK, AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, DATA, ENDED_NS, HIDDEN_NS, INITIAL_NS, KIND, MAX_IN_FLIGHT,
-    MAX_MTU, MAX_UNACKNOWLEDGED, MIN_MTU, NO_PSN, PROCESSED_NS, PSN_SEQUENCE_ERROR, READS, Request,
-    Requester, Response, SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, VERIFIED, distance, end_of, get,
-    hold_until, is_mtu, plus, responses, set,
+    MAX_UNACKNOWLEDGED, NO_PSN, PROCESSED_NS, PSN_SEQUENCE_ERROR, READS, Request, Requester, Response,
+    SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, VERIFIED, distance, end_of, get, hold_until, is_mtu,
+    plus, responses, set,
 };
 use crate::rc::Psn;
-use crate::wire::bth::{Class, Opcode};
+use crate::wire::bth::{Class, MAX_MTU, MIN_MTU, Opcode};
 use crate::wire::eth::{EtherType, MacAddr};
 
 /// A requester that other CPUs may be changing.
@@ -51,13 +51,14 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
     requester.on_response(&packet, now_ns).into()
 }
 
-/// [`SharedRequester::acknowledges`] as a BPF subprogram.
+/// [`SharedRequester::acknowledges`] as a BPF subprogram: [`UNVERIFIED`], or [`VERIFIED`] with that PSN.
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
-extern "C" fn dcqcn_acknowledges(requester: *mut Requester, opcode: u64, psn: u64) -> u64 {
+extern "C" fn dcqcn_acknowledges(requester: *mut Requester, psn: u64, takes_naks_in_reads: u64) -> u64 {
     // SAFETY: called below with a cell only.
     let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
-    requester.acknowledges(Opcode(opcode as u8), psn as u32).into()
+    let end = requester.acknowledges(psn as u32, takes_naks_in_reads != 0);
+    end.map_or(UNVERIFIED, |end| VERIFIED | end).into()
 }
 
 /// [`SharedRequester::drops`] as a BPF subprogram.
@@ -68,7 +69,7 @@ extern "C" fn dcqcn_drops(requester: *mut Requester, psn: u64, syndrome: u64, no
     let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
     let (psn, syndrome) = (psn as u32, syndrome as u32);
     match syndrome {
-        UNVERIFIED | VERIFIED => requester.note_answered(psn),
+        UNVERIFIED | VERIFIED.. => requester.note_answered(psn),
         TRIMMED => {}
         _ => return (syndrome & KIND == ACK && requester.is_stale(psn, now_ns)).into(),
     }
@@ -139,10 +140,11 @@ impl<'a> SharedRequester<'a> {
         dcqcn_on_response(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
     }
 
-    /// [`Self::acknowledges`], verified once by the kernel.
+    /// [`Response::syndrome`] of a first READ response or atomic acknowledgement, if its ICRC is correct. Verified once by the
+    /// kernel.
     #[inline(always)]
-    pub(crate) fn needs_icrc(self, opcode: Opcode, psn: u32) -> bool {
-        dcqcn_acknowledges(self.0.as_ptr(), opcode.0.into(), psn.into()) != 0
+    pub(crate) fn syndrome_if_correct(self, psn: u32, takes_naks_in_reads: bool) -> u32 {
+        dcqcn_acknowledges(self.0.as_ptr(), psn.into(), takes_naks_in_reads.into()) as u32
     }
 
     /// Whether to drop a response, as an ACK of requests that a READ response has acknowledged. Verified once by the kernel.
@@ -171,6 +173,7 @@ impl<'a> SharedRequester<'a> {
     #[inline(always)]
     fn start(self, psn: u32) {
         set!(self.own_qpn = 0);
+        set!(self.unknown_end = psn);
         set!(self.kinds = DATA);
         set!(self.next = psn);
         set!(self.read_bytes = 0);
@@ -186,7 +189,6 @@ impl<'a> SharedRequester<'a> {
         set!(self.retrying = 0);
         set!(self.mtu = 0);
         set!(self.mtu_once = 0);
-        set!(self.unknown_end = psn);
     }
 
     /// Follows a request packet. Returns whether to announce the requester to `dcqcn run`.
@@ -196,19 +198,16 @@ impl<'a> SharedRequester<'a> {
         // Not ATOMIC WRITE and FLUSH, though a READ response answers them: soft-RoCE completes both by a later ACK or NAK, like a
         // SEND (`check_psn` of rxe_comp.c, Linux 6.12).
         let is_answered = is_read || matches!(packet.opcode, Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD);
+        let ahead = distance(get!(self.next), psn);
+        // A retransmission behind an unanswered READ repeats acknowledged SENDs. It follows the READ, and goes not that far back.
+        let is_retried =
+            ahead < 0 && ahead >= -MAX_UNACKNOWLEDGED && !has_passed(INITIAL_NS, get!(self.sent_ns), now_ns);
         // A PSN half of all PSNs ahead compares as one before.
-        let is_reused = !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0
-                // No retransmission goes that far back: another QP, also if the earlier one had no ACK.
-                || distance(get!(self.next), psn) < -MAX_IN_FLIGHT;
+        let is_acknowledged = get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
         let is_new = get!(self.sent_ns) == 0;
-        if is_new || is_reused {
-            // New, or a QP with the numbers of an earlier one, or a retransmission behind a READ that is awaited still.
-            let (read_next, retrying) = (get!(self.read_next), get!(self.retrying) & AWAITS_READ);
+        // A QP with the numbers of an earlier one, which may have had no ACK.
+        if is_new || is_acknowledged && !is_read && !is_retried || ahead < -MAX_IN_FLIGHT {
             self.start(psn);
-            if is_reused && retrying != 0 && distance(read_next, psn) > 0 {
-                set!(self.read_next = read_next);
-                set!(self.retrying = retrying);
-            }
         }
         set!(self.sent_ns = now_ns);
         let behind = distance(psn, get!(self.answered));
@@ -223,13 +222,17 @@ impl<'a> SharedRequester<'a> {
         let next = get!(self.next);
         let ahead = distance(next, psn);
         if ahead > 0 {
+            set!(self.unknown_end = psn);
             self.add_data(next, psn);
             self.move_next(psn, DATA);
-            set!(self.unknown_end = psn);
         }
         // If the packets before it are unknown, a READ may be the retransmitted rest of another. It counts as a SEND.
         let may_be_rest = is_read && (is_new || ahead > 0);
         if is_answered && !may_be_rest {
+            if ahead < 0 && ahead >= -64 && get!(self.kinds) >> (!ahead & 63) & 1 != 0 {
+                // Another QP, or one whose first packets were not seen.
+                set!(self.unknown_end = next);
+            }
             if ahead >= 0 {
                 self.add_read(psn, if is_read { packet.bytes } else { 0 });
             } else if distance(psn, get!(self.read_next)) >= 0 {
@@ -245,17 +248,17 @@ impl<'a> SharedRequester<'a> {
                 set!(self.mtu_once = 0);
                 set!(self.read_bytes = 0);
                 set!(self.reads_end = psn);
-                self.move_next(psn, DATA);
                 set!(self.unknown_end = psn);
+                self.move_next(psn, DATA);
             }
             let end = plus(psn, 1);
-            self.add_data(psn, end);
-            self.move_next(end, DATA);
             if is_read {
+                set!(self.unknown_end = end);
                 set!(self.read_psn = psn);
                 set!(self.read_bytes = packet.bytes);
-                set!(self.unknown_end = end);
             }
+            self.add_data(psn, end);
+            self.move_next(end, DATA);
         }
         if ahead < 0 {
             // A retransmission measures no round trip: Karn's rule (RFC 6298, §3).
@@ -418,8 +421,8 @@ impl<'a> SharedRequester<'a> {
         if is_doubtful {
             // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
             // Others are within the READ, but not the first.
-            self.add_data(read_psn, psn);
             set!(self.unknown_end = psn);
+            self.add_data(read_psn, psn);
         }
         set!(self.read_bytes = 0);
         self.move_next(read_psn, DATA);
@@ -444,9 +447,11 @@ impl<'a> SharedRequester<'a> {
             return false;
         }
         let mut has_gap = false;
-        if packet.syndrome == UNVERIFIED || packet.syndrome == VERIFIED {
-            if packet.syndrome == VERIFIED && self.acknowledges(packet.opcode, psn) {
-                set!(self.acknowledged = self.end_of_data(psn));
+        if packet.syndrome == UNVERIFIED || packet.syndrome >= VERIFIED {
+            let end = Psn::new(packet.syndrome).get();
+            if packet.syndrome >= VERIFIED && (own_qpn == 0 || distance(get!(self.acknowledged), end) > 0) {
+                set!(self.acknowledged = end);
+                set!(self.own_qpn = packet.own_qpn);
             }
             has_gap = self.on_read_response(packet.opcode, psn, now_ns);
         } else {
@@ -462,27 +467,28 @@ impl<'a> SharedRequester<'a> {
         has_gap
     }
 
-    /// Whether a READ response or atomic acknowledgement would advance the acknowledged PSN if its ICRC were correct: it is the
-    /// first one, and a SEND or WRITE before it is not acknowledged. Not beyond a PSN that may be within a READ: Linux 6.1.
+    /// The acknowledged PSN if the ICRC of a first READ response or an atomic acknowledgement is correct; `None` if it need not be
+    /// verified: no SEND or WRITE before it is unacknowledged.
+    ///
+    /// Not a PSN that may be within a READ, unless the stack takes NAKs there.
     #[inline(always)]
-    pub(super) fn acknowledges(self, opcode: Opcode, psn: u32) -> bool {
-        let is_later =
-            matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
-        let behind = distance(psn, get!(self.next));
-        !is_later
-            && get!(self.own_qpn) != 0
-            && behind > 0
-            && behind < 32
-            && distance(get!(self.acknowledged), self.end_of_data(psn)) > 0
-            && distance(get!(self.unknown_end), self.end_of_data(psn)) > 0
-    }
-
-    /// One past the last SEND or WRITE before a PSN less than 32 before the next one; half of all PSNs before it if there is none.
-    #[inline(always)]
-    fn end_of_data(self, psn: u32) -> u32 {
-        let known = (get!(self.kinds) >> (distance(psn, get!(self.next)) & 31)) as u32;
-        let reads = if known == 0 { 1 << 23 } else { known.trailing_zeros() };
-        plus(psn, reads.wrapping_neg())
+    pub(super) fn acknowledges(self, psn: u32, takes_naks_in_reads: bool) -> Option<u32> {
+        let (next, data_end) = (get!(self.next), get!(self.data_end));
+        let kinds = get!(self.kinds);
+        let unknown_end = get!(self.unknown_end);
+        let behind = distance(psn, next);
+        let is_consistent = get!(self.next) == next;
+        let end = if distance(data_end, psn) >= 0 {
+            data_end
+        } else if behind < 32 {
+            // Those between are READs.
+            plus(psn, ((kinds >> (behind & 31)) as u32).trailing_zeros().wrapping_neg())
+        } else {
+            return None;
+        };
+        let is_progress = get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0;
+        let is_start = takes_naks_in_reads || distance(unknown_end, end) > 0;
+        (is_consistent && behind > 0 && is_progress && is_start).then_some(end)
     }
 
     /// Stores the PSN of a READ response, unless it is beyond all that can be outstanding.
@@ -546,7 +552,7 @@ impl<'a> SharedRequester<'a> {
         }
     }
 
-    /// READ response or atomic acknowledgement, ICRC not verified. Returns whether to announce a gap.
+    /// READ response or atomic acknowledgement. Returns whether to announce a gap.
     #[inline(always)]
     fn on_read_response(self, opcode: Opcode, psn: u32, now_ns: u64) -> bool {
         let continues =

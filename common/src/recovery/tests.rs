@@ -35,8 +35,18 @@ impl Requester {
         }
     }
 
-    fn needs_icrc(&mut self, opcode: Opcode, psn: u32) -> bool {
-        SharedRequester::new(self).needs_icrc(opcode, psn)
+    /// [`Response::syndrome`] of a READ response with a correct ICRC.
+    fn read_syndrome(&mut self, opcode: Opcode, psn: u32, takes_naks_in_reads: bool) -> u32 {
+        match opcode {
+            MIDDLE | LAST => UNVERIFIED,
+            _ => SharedRequester::new(self).syndrome_if_correct(psn, takes_naks_in_reads),
+        }
+    }
+
+    /// A READ response with a correct ICRC, on Linux 6.1 or later.
+    fn receive_correct(&mut self, opcode: Opcode, psn: u32, takes_naks_in_reads: bool) {
+        let syndrome = self.read_syndrome(opcode, psn, takes_naks_in_reads);
+        self.on_response(&Response { syndrome, ..read_response(opcode, psn) }, 12 * MS);
     }
 
     fn drops(&mut self, packet: &Response, now_ns: u64) -> bool {
@@ -332,10 +342,9 @@ fn read_behind_acknowledged_data_is_named() {
     }
     requester.on_request(&request(READ, 10, 100), 12 * MS);
     assert_eq!(requester.action(UNLIMITED, 99 * MS, NONE, 0), Action::RnrNak(10));
-    // The state is learned again.
+    // The stack repeats what follows.
     requester.on_request(&request(SEND, 11, 0), 12 * MS);
-    assert_eq!(requester.acknowledged(), None);
-    requester.on_response(&ack(11), 13 * MS);
+    assert_eq!(requester.acknowledged(), Some(13));
     assert_eq!(requester.action(NEWER, 99 * MS, NONE, 0), Action::RnrNak(10));
     requester.on_response(&read_response(ONLY, 10), 14 * MS);
     assert_eq!(requester.action(NEWER, 99 * MS, NONE, 0), Action::Idle);
@@ -376,23 +385,63 @@ fn reads_answered_before_data_are_skipped() {
 }
 
 #[test]
-fn read_response_acknowledges_data_before_its_read() {
-    let mut requester = after_requests([(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0), (READ, 12, 2 * MTU)]);
-    requester.send(10 * MS, [(WRITE_ONLY, 14, 0), (READ, 15, 0)]);
-    assert!(!requester.needs_icrc(MIDDLE, 13) && !requester.needs_icrc(LAST, 13));
-    assert!(requester.needs_icrc(FIRST, 12) && requester.needs_icrc(ONLY, 15));
-    requester.on_response(&read_response(FIRST, 12), 11 * MS);
-    assert_eq!(requester.acknowledged(), Some(10), "wrong ICRC possible");
-    requester.on_response(&Response { syndrome: VERIFIED, ..read_response(FIRST, 12) }, 11 * MS);
+fn read_response_acknowledges_data() {
+    let mut requester = after_requests([(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0), (READ, 12, 40 * MTU)]);
+    requester.send(10 * MS, [(WRITE_ONLY, 52, 0), (READ, 53, 0)]);
+    requester.receive(11 * MS, [(FIRST, 12)]);
+    assert_eq!(requester.acknowledged(), Some(10), "the ICRC may be wrong");
+    assert_eq!(requester.read_syndrome(FIRST, 12, false), UNVERIFIED, "too far back");
+    requester.receive_correct(ONLY, 53, false);
+    assert_eq!(requester.acknowledged(), Some(53));
+    assert_eq!(requester.read_syndrome(ONLY, 53, false), UNVERIFIED, "nothing before it");
+    let mut requester = after_requests([(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0), (READ, 12, 40 * MTU)]);
+    requester.receive_correct(FIRST, 12, false);
     assert_eq!(requester.acknowledged(), Some(12));
-    assert!(!requester.needs_icrc(FIRST, 12), "nothing before it");
     // The WRITE that may be lost, not the acknowledged one, which the stack would ignore.
-    requester.receive(11 * MS, [(LAST, 13)]);
-    let settings = Settings { floor_ns: MS, limit: 0, takes_naks_in_reads: false };
-    assert_eq!(requester.action(settings, 1_000 * MS, NONE, 0), Action::Nak(14));
-    requester.on_response(&Response { syndrome: VERIFIED, ..read_response(ONLY, 15) }, 12 * MS);
-    assert_eq!(requester.acknowledged(), Some(15));
-    assert_eq!(requester.action(settings, 1_000 * MS, NONE, 0), Action::Idle);
+    requester.receive(11 * MS, [(LAST, 51)]);
+    requester.send(12 * MS, [(WRITE_ONLY, 52, 0)]);
+    assert_eq!(requester.action(UNLIMITED, 1_000 * MS, NONE, 0), Action::Nak(52));
+}
+
+#[test]
+fn connection_that_only_reads_is_probed() {
+    let mut requester = Requester::NEW;
+    requester.send(MS, [(READ, 10, 0), (READ, 11, 0), (READ, 12, 0)]);
+    assert_eq!(requester.read_syndrome(ONLY, 11, false), UNVERIFIED, "10 may be the rest of a READ");
+    requester.receive_correct(ONLY, 10, true);
+    requester.receive_correct(ONLY, 11, true);
+    assert_eq!((requester.acknowledged(), requester.own_qpn()), (Some(11), QPN));
+    assert_eq!(requester.action(RULES, 1_000 * MS, NONE, 0), Action::Nak(13));
+}
+
+/// Among READs alone, no PSN looks like one half of all PSNs ahead.
+#[test]
+fn late_response_acknowledges_nothing_later() {
+    let mut requester = acknowledged(99);
+    for psn in 100..140 {
+        requester.send(10 * MS, [(READ, psn, 64)]);
+    }
+    requester.send(10 * MS, [(READ, 140, 8 * MTU), (SEND, 148, 0)]);
+    requester.receive(11 * MS, [(ONLY, 139)]);
+    requester.on_response(&ack(148), 11 * MS);
+    requester.send(12 * MS, [(SEND, 149, 0), (READ, 150, 64)]);
+    for newer in [false, true] {
+        requester.receive_correct(ONLY, 139, newer);
+        assert_eq!(requester.acknowledged(), Some(149));
+        assert_eq!(requester.action(UNLIMITED, 1_000 * MS, NONE, 0), Action::Nak(149));
+    }
+}
+
+/// Another QP sends a READ where the earlier one sent data. A response to the rest of it is no start of a message.
+#[test]
+fn read_in_place_of_data_is_unknown() {
+    let mut requester = acknowledged(8);
+    for psn in 9..30 {
+        requester.send(10 * MS, [(SEND, psn, 0)]);
+    }
+    requester.send(11 * MS, [(SEND, 9, 0), (READ, 10, 16 * MTU), (READ, 14, 12 * MTU)]);
+    requester.receive_correct(FIRST, 14, false);
+    assert_eq!(requester.acknowledged(), Some(9));
 }
 
 /// soft-RoCE sends at most 128 PSNs beyond the one that it awaits.
@@ -435,9 +484,11 @@ fn vain_probes_leave_the_stack_time() {
 
 #[test]
 fn reused_psns_or_qpns_reset_requester() {
-    let mut requester = acknowledged(1_000);
-    requester.on_request(&request(SEND, 500, 0), 10 * MS);
-    assert_eq!(requester.acknowledged(), None);
+    for (psn, at_ms) in [(500, 10), (1_000, 2_000)] {
+        let mut requester = acknowledged(1_000);
+        requester.on_request(&request(SEND, psn, 0), at_ms * MS);
+        assert_eq!(requester.acknowledged(), None);
+    }
     let mut requester = acknowledged(1_000);
     requester.on_response(&Response { own_qpn: QPN + 1, ..ack(1_000) }, 10 * MS);
     requester.on_request(&request(SEND, 1_001, 0), 10 * MS);
@@ -787,12 +838,11 @@ proptest! {
                 // 0: the programs do not see it, 1: the stack does not.
                 let passes = passes.next();
                 let is_read = opcode != acknowledge;
-                let syndrome_or_not = match is_read {
-                    true if requester.needs_icrc(opcode, psn(packet)) => VERIFIED,
-                    true => UNVERIFIED,
+                let word = match is_read {
+                    true => requester.read_syndrome(opcode, psn(packet), takes_naks_in_reads),
                     false => syndrome.into(),
                 };
-                let response = nak(psn(packet), syndrome_or_not);
+                let response = nak(psn(packet), word);
                 if is_attached
                     && (passes != Some(0) || sees_all)
                     && requester.drops(&Response { opcode, ..response }, now_ns)

@@ -10,6 +10,10 @@ pub use opcode::{Opcode, Transport};
 /// The partition key every RoCE packet carries unless partitions are configured: default partition, full member.
 pub const DEFAULT_P_KEY: u16 = 0xffff;
 
+/// Smallest and largest path MTU, bytes (IBTA vol. 1, 9.2.8).
+pub(crate) const MIN_MTU: u32 = 256;
+pub(crate) const MAX_MTU: u32 = 4_096;
+
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 

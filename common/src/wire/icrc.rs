@@ -14,7 +14,7 @@
 //! So marking CE needs no new ICRC, while a change of address (NAT), opcode, QPN or PSN does. The result is stored
 //! little-endian.
 
-use super::{bth::Bth, ext::Aeth, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
+use super::{bth, bth::Bth, ext::Aeth, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
 
 pub const LEN: usize = 4;
 
@@ -229,10 +229,8 @@ impl Read for [u8] {
 /// Words that [`verify_in_blocks`] reads at a time.
 const BLOCK: usize = 16;
 const BLOCK_LEN: usize = BLOCK * STEP;
-/// Bytes before the ICRC of the longest packet that soft-RoCE sends.
-const MAX_COVERED: usize = V6_HEAD_LEN + Aeth::LEN + MAX_MTU;
-/// Largest path MTU (IBTA vol. 1, 9.2.8).
-const MAX_MTU: usize = 4_096;
+/// Bytes before the ICRC of the longest packet with an AETH.
+const MAX_COVERED: usize = V6_HEAD_LEN + Aeth::LEN + bth::MAX_MTU as usize;
 
 /// A mask of headers as that of the first block.
 const fn first_block(mask: &[u8]) -> [u32; BLOCK] {
@@ -254,7 +252,7 @@ const fn first_block(mask: &[u8]) -> [u32; BLOCK] {
 static V4_BLOCK: [u32; BLOCK] = first_block(&V4_MASK);
 static V6_BLOCK: [u32; BLOCK] = first_block(&V6_MASK);
 
-/// [`verify`] for BPF programs, which cannot hold a packet: `len` bytes from an IP header without options on.
+/// [`verify`] for BPF programs, which cannot hold a packet. It has `len` bytes, starts with its IP header, and has no IP options.
 ///
 /// False for packets longer than those of the largest path MTU.
 #[inline(always)]

@@ -30,7 +30,7 @@ struct Feature {
 }
 
 /// Probed, not derived from the version: distributions backport features. The verifier checks the rest.
-const FEATURES: [Feature; 3] = [
+const FEATURES: [Feature; 4] = [
     Feature {
         name: "BPF ring buffers",
         purpose: "the HTB pacer",
@@ -42,6 +42,12 @@ const FEATURES: [Feature; 3] = [
         purpose: "unpaced flows",
         since: "5.11",
         is_present: || has_helper(BpfHelper::BPF_FUNC_ktime_get_coarse_ns),
+    },
+    Feature {
+        name: "bpf_loop",
+        purpose: "the tail-loss probe",
+        since: "5.17",
+        is_present: || has_helper(BpfHelper::BPF_FUNC_loop),
     },
     Feature {
         name: "bpf_skb_set_tstamp",
