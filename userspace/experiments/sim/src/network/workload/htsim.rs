@@ -196,8 +196,13 @@ fn connection(ends: &str, words: &[&str], nodes: u32) -> Result<Connection, Stri
 fn attributes(words: &[&str]) -> Option<Connection> {
     let mut connection = Connection::default();
     let mut size = None;
-    for pair in words.chunks(2) {
-        let &[key, value] = pair else { return None };
+    let mut rest = words.iter().copied().peekable();
+    while let Some(key) = rest.next() {
+        // The number after `msg` is optional.
+        if key == "msg" && rest.peek().is_none_or(|word| word.parse::<u64>().is_err()) {
+            continue;
+        }
+        let value = rest.next()?;
         match key {
             // Fractions of a picosecond are ignored.
             "start" if connection.start_ps.is_none() => {
@@ -266,6 +271,14 @@ mod tests {
             ]
         );
         assert_eq!(workload.validate(4), Ok(()));
+    }
+
+    #[test]
+    fn message_id_is_optional() {
+        for (text, size) in [("0->1 id 1 msg start 0 size 5\n", 5), ("0->1 start 0 size 6 msg 7 prio 1\n", 6)]
+        {
+            assert_eq!(Workload::htsim("m", text, 3).unwrap().flows()[0].bytes, size, "{text}");
+        }
     }
 
     #[test]
