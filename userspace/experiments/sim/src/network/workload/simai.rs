@@ -1,9 +1,9 @@
 //! Workload files of SimAI: the layers of a model, each with computations and collectives.
 //!
-//! The first line has `model_parallel_NPU_group: N`, `ep: N` and `all_gpus: N`, the second the number of layers. A
-//! layer is `NAME DEPENDENCY`, then three times time, collective and bytes (forward, input gradient, weight gradient),
-//! then the time of the update; times are in nanoseconds. One iteration is simulated: forward through all layers, then
-//! backward. Every GPU is a host of the fabric: NVLink is not modelled.
+//! The first line has `model_parallel_NPU_group: N`, `ep: N` and `all_gpus: N` (by default all hosts), the second the
+//! number of layers. A layer is `NAME DEPENDENCY`, then three times time, collective and bytes (forward, input gradient,
+//! weight gradient), then the time of the update; times are in nanoseconds. One iteration is simulated: forward through
+//! all layers, then backward. Every GPU is a host of the fabric: NVLink is not modelled.
 //!
 //! With `pp: N` the layers are those of one pipeline stage. A stage is a block of neighbouring ranks, and starts when each
 //! rank has `ga` messages of `pp_comm` bytes from its counterpart in the stage before; gradients go the same way back.
@@ -108,16 +108,18 @@ fn first_line(head: &[&str], hosts: u32) -> Result<(Shape, Transfer), String> {
     let count = |key: &str| -> Result<_, String> {
         Ok(number(key)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
     };
-    let (Some(ranks), Some(tensor)) = (count("all_gpus:")?, count("model_parallel_NPU_group:")?) else {
+    let Some(tensor) = count("model_parallel_NPU_group:")? else {
         // `NODES GPUS_PER_SERVER NV_SWITCHES SWITCHES LINKS GPU_TYPE`.
         let is_topology = head.len() == 6 && head.iter().take(5).all(|word| word.parse::<u32>().is_ok());
         let what = if is_topology {
             "it is a topology of SimAI, not a workload; use `--topology file:FILE`"
         } else {
-            "the first line must have `model_parallel_NPU_group: N` and `all_gpus: N`"
+            "the first line must have `model_parallel_NPU_group: N`, and may have `all_gpus: N`"
         };
         return Err(what.to_owned());
     };
+    // Older versions of AICB leave the number of GPUs to the network.
+    let ranks = count("all_gpus:")?.unwrap_or(hosts);
     let (pipeline, expert) = (count("pp:")?.unwrap_or(1), count("ep:")?.unwrap_or(1));
     let shape = Shape { ranks, tensor, expert, pipeline };
     let messages = count("ga:")?.unwrap_or(1);
@@ -318,6 +320,14 @@ mod tests {
         assert_eq!((sent(200), sent(300)), (4 * 2, 4 * 2));
         assert_eq!(workload.flows().iter().filter(|flow| flow.delay_ns == 5_000).count(), 8);
         assert_eq!(Workload::simai("w.txt", &FILE.replace(" 400 ", " 400.0 "), 8, 3), Ok(workload));
+    }
+
+    #[test]
+    fn all_hosts_take_part_by_default() {
+        let without = FILE.replace(" all_gpus: 8", "");
+        assert_eq!(Workload::simai("w", &without, 8, 3), Workload::simai("w", FILE, 8, 3));
+        let refused = Workload::simai("w", &without, 9, 3).unwrap_err().to_string();
+        assert!(refused.starts_with("w:1: 9 GPUs cannot be divided"), "{refused}");
     }
 
     #[test]
