@@ -265,7 +265,8 @@ fn find_entry(name: &str) -> Option<&'static Entry> {
 
 /// Reason for skipping a parameter of the driver that has no counterpart here.
 fn without_counterpart(name: &str) -> Option<&'static str> {
-    (name == "np_cnp_prio_mode").then_some("no counterpart: every CNP has the priority cnp_802p_prio")
+    let is_mode = ["np_cnp_prio_mode", "cnp_res_prio_mode"].contains(&name);
+    is_mode.then_some("no counterpart: every CNP has the priority cnp_802p_prio")
 }
 
 /// Text of a file, for a message: the beginning, without control characters.
@@ -614,6 +615,8 @@ mod tests {
             "roce_rp:\n  - rpg_ai_rate: 20\n  - rpg_gd: '11'\n",
             "> Device #1:\n> Configurations:   Next Boot\n>>   RPG_AI_RATE_P1    20\n> *  RPG_GD_P1   11\n",
             "Configurations:   Default    Next Boot\n RPG_AI_RATE_P1    5    20\n* RPG_GD_P1   11  11\n",
+            "Configurations:   Next Boot       New\n RPG_AI_RATE_P1    5    20\n RPG_GD_P1   10   11\n",
+            "RPG_AI_RATE_P1=<NUM>\nRPG_GD_P1=<False|True>   If set\nRPG_AI_RATE_P1 20\nRPG_GD_P1 11\n",
             "::::::::::::::\nrpg_ai_rate\n::::::::::::::\n20\n::::::::::::::\necn/rpg_gd\n::::::::::::::\n11\n",
         ] {
             let import = dumped(text, None);
@@ -663,6 +666,30 @@ mod tests {
         }
         assert_eq!(config(&dumped(text, Some(2))).scalars.rpg_ai_rate_bps, 10_000_000);
         assert!(matches!(try_dump("Device #1:\n SRIOV_EN True(1)\n", None), Err(Error::Nothing(_))));
+    }
+
+    #[test]
+    fn other_algorithm_noted() {
+        for (line, expected) in [
+            ("ROCE_CC_LEGACY_DCQCN False(0)", Some("roce_cc_legacy_dcqcn = 0: allows an algorithm other")),
+            ("USER_PROGRAMMABLE_CC True(1)", Some("user_programmable_cc = 1: allows an algorithm other")),
+            (
+                "CNP_RES_PRIO_MODE_P1 True(1)",
+                Some("no counterpart: every CNP has the priority cnp_802p_prio"),
+            ),
+            ("ROCE_CC_LEGACY_DCQCN True(1)", None),
+            ("USER_PROGRAMMABLE_CC False(0)", None),
+        ] {
+            let import = dumped(&format!("{line}\nCLAMP_TGT_RATE_P1 True\n"), None);
+            assert_eq!(config(&import).scalars.clamp_tgt_rate, 1);
+            let notes = reasons(&import);
+            let is_expected = match (notes.as_slice(), expected) {
+                ([], None) => true,
+                ([note], Some(expected)) => note.starts_with(expected),
+                _ => false,
+            };
+            assert!(is_expected, "{line}: {notes:?}");
+        }
     }
 
     #[test]

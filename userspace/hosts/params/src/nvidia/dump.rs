@@ -90,14 +90,19 @@ impl Import {
 /// Reason for skipping a setting that is not a parameter here; `None` if it does not concern congestion control, which a
 /// file in the directory of a known parameter does.
 fn unknown(name: &str, value: &str, is_next_to_known: bool) -> Option<String> {
-    match name {
-        "roce_cc_prio_mask" => Some(format!(
+    match (name, value) {
+        ("roce_cc_prio_mask", _) => Some(format!(
             "set per priority (mask {}); rp_enable and np_enable apply to the whole interface and are unchanged",
             shown(value)
         )),
-        "roce_cc_algorithm" if value == "0" => None,
-        "roce_cc_algorithm" => {
+        ("roce_cc_algorithm" | "user_programmable_cc", "0") => None,
+        ("roce_cc_legacy_dcqcn", "1") | ("user_programmable_cc" | "roce_cc_legacy_dcqcn", "") => None,
+        ("roce_cc_algorithm", _) => {
             Some("selects an algorithm other than ECN; the adapter does not run DCQCN".to_owned())
+        }
+        ("user_programmable_cc" | "roce_cc_legacy_dcqcn", _) => {
+            let reason = "allows an algorithm other than DCQCN, to which these parameters do not apply";
+            Some(format!("{name} = {}: {reason}", shown(value)))
         }
         _ if is_next_to_known || PREFIXES.iter().any(|start| name.starts_with(start)) => {
             let known = without_counterpart(name).map(ToOwned::to_owned);
@@ -167,8 +172,8 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
     let mut heading: Option<String> = None;
     // Whether the next line is a heading of `more`, between two lines of colons.
     let mut is_heading = false;
-    // Whether `mlxconfig -e` has no column of current values.
-    let mut lacks_current = false;
+    // Whether the second of two columns counts: without current values (`mlxconfig -e`), and after `mlxconfig set`.
+    let mut is_second = false;
     // Priorities with 1 in `enable/PRIORITY`, by directory, with the first line.
     let mut enable: BTreeMap<String, (PathBuf, Vec<String>)> = BTreeMap::new();
     for (number, line) in joined_lines(text) {
@@ -184,7 +189,7 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             continue;
         }
         if line.starts_with("Configurations") {
-            lacks_current = line.contains("Default") && !line.contains("Current");
+            is_second = line.contains("Default") && !line.contains("Current") || line.contains("New");
         }
         if let Some(file) = line.strip_prefix("==>").and_then(|rest| rest.strip_suffix("<==")) {
             heading = Some(file.trim().to_owned());
@@ -232,9 +237,11 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
                 _ => None,
             };
             let value = match values.as_slice() {
+                // The type, from `mlxconfig show_confs`.
+                [first, ..] if first.starts_with('<') => continue,
                 [value] => plain(value),
                 [_, current, _] if is_mlxconfig => plain(current),
-                [_, next] if is_mlxconfig && lacks_current => plain(next),
+                [_, next] if is_mlxconfig && is_second => plain(next),
                 [] => continue,
                 several => several.join(" "),
             };
@@ -259,12 +266,17 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
     found
 }
 
-/// The number in `11`, `0xb` or `True(1)`; other text unchanged; empty for `N/A`.
+/// The number in `11`, `0xb`, `True(1)` or `True`; other text unchanged; empty for `N/A`.
 fn plain(value: &str) -> String {
     let inside = value.strip_suffix(')').and_then(|rest| rest.rsplit_once('(')).map(|(_, inside)| inside);
     let value = inside.unwrap_or(value);
     if value.eq_ignore_ascii_case("n/a") {
         return String::new();
+    }
+    for (word, number) in [("false", "0"), ("true", "1")] {
+        if value.eq_ignore_ascii_case(word) {
+            return number.to_owned();
+        }
     }
     let hex = value.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
     hex.map_or_else(|| value.to_owned(), |number| number.to_string())
