@@ -175,9 +175,10 @@ impl fmt::Display for SonicReport {
     }
 }
 
-fn row_name(Unmapped { table, key, fields, .. }: &Unmapped) -> String {
+fn row_name(row: &Unmapped) -> String {
+    let Unmapped { table, fields, .. } = row;
     let fields = if fields.is_empty() { String::new() } else { format!(" {}", fields.join(", ")) };
-    if key == "*" { format!("{table}{fields}") } else { format!("{table}|{key}{fields}") }
+    if row.key == "*" { format!("{table}{fields}") } else { format!("{table}|{}{fields}", row.short_key()) }
 }
 
 /// Applies a NIC's parameters, read by name, to an interface.

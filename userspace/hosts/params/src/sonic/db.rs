@@ -1,8 +1,8 @@
 //! The file: tables of rows of fields with text values.
 //!
 //! Four forms are accepted: `config_db.json`; a multi-ASIC switch's single file, which has one such object per
-//! namespace (`localhost`, `asic0`, ...); `sonic-db-dump -n CONFIG_DB`, which has one entry per row; and a configlet, a
-//! list of objects whose tables and rows are merged.
+//! namespace (`localhost`, `asic0`, ...); `sonic-db-dump -n CONFIG_DB`, which has one entry `TABLE|ROW` per row, also
+//! without types; and a configlet, a list of objects whose tables and rows are merged.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -74,6 +74,8 @@ fn merge<E: serde::de::Error>(all: &mut Fields, part: Fields) -> Result<(), E> {
     for (key, value) in part {
         match (all.get_mut(&key), value) {
             (Some(Value::Object(own)), Value::Object(other)) => merge(own, other)?,
+            // Not imported: configlets set a port down while they configure it.
+            (Some(_), _) if key == "admin_status" => {}
             (Some(own), other) if *own != other => return Err(repeated(&key)),
             (Some(_), _) => {}
             (None, value) => _ = all.insert(key, value),
@@ -128,7 +130,16 @@ impl<'de> Visitor<'de> for Tables {
 }
 
 fn repeated<E: serde::de::Error>(key: &str) -> E {
-    E::custom(format_args!("`{key}` is repeated with another value; merge the two"))
+    E::custom(format_args!("`{}` is repeated with another value; merge the two", short(key)))
+}
+
+/// A key, of more than four ports only the first and the last.
+pub(super) fn short(key: &str) -> String {
+    let ports: Vec<_> = key.split(',').collect();
+    match ports.as_slice() {
+        [first, _, .., last] if ports.len() > 4 => format!("{first},...,{last}"),
+        _ => key.to_owned(),
+    }
 }
 
 /// Methods of a visitor for values without parts.
@@ -218,6 +229,14 @@ impl Database {
     pub fn parse(file: &str, text: &[u8]) -> Result<Self> {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        if ["{%", "{#", "{{"].iter().any(|start| text.trim_ascii_start().starts_with(start.as_bytes())) {
+            let message = "it is a template; render it on the switch, with `sonic-cfggen -d -t FILE`";
+            return Err(Error::Content {
+                file: file.to_owned(),
+                at: "line 1".to_owned(),
+                message: message.to_owned(),
+            });
+        }
         let mut json = serde_json::Deserializer::from_slice(text);
         let tables = json.deserialize_any(Parts).and_then(|tables| json.end().map(|()| tables));
         let tables = tables.map_err(|source| Error::Json { file: file.to_owned(), source })?;
@@ -365,11 +384,7 @@ impl<'a> Row<'a> {
     }
 
     pub(super) fn short_key(&self) -> String {
-        let ports: Vec<_> = self.key.split(',').collect();
-        match ports.as_slice() {
-            [first, _, .., last] if ports.len() > 4 => format!("{first},...,{last}"),
-            _ => self.key.to_owned(),
-        }
+        short(self.key)
     }
 
     /// Names of its fields. The database has `NULL` in a row without fields.
@@ -466,18 +481,22 @@ fn is_namespace(name: &str) -> bool {
         || number.is_some_and(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Tables from the rows of `sonic-db-dump`: `{"QUEUE|Ethernet0|3": {"type": "hash", "value": {...}}}`.
+/// Tables from the rows of `sonic-db-dump`, `{"QUEUE|Ethernet0|3": {"type": "hash", "value": {...}}}`, or from such rows
+/// with the fields as the value. Tables next to the latter are unchanged.
 fn tables_of_dump(entries: Fields) -> Fields {
-    let is_row = |(key, entry): (&String, &Value)| {
-        key.contains('|') && entry.get("type").and_then(Value::as_str) == Some("hash")
-    };
-    if !entries.iter().any(is_row) {
-        return entries;
-    }
+    let is_hash = |entry: &Value| entry.get("type").and_then(Value::as_str) == Some("hash");
+    let is_dump = entries.iter().any(|(key, entry)| key.contains('|') && is_hash(entry));
     let mut tables = Map::new();
     for (key, mut entry) in entries {
-        let Some(fields) = entry.get_mut("value").map(Value::take).filter(Value::is_object) else { continue };
-        let Some((table, row)) = key.split_once('|') else { continue };
+        let Some((table, row)) = key.split_once('|') else {
+            // A dump has flags such as `CONFIG_DB_INITIALIZED`.
+            if !is_dump {
+                tables.insert(key, entry);
+            }
+            continue;
+        };
+        let fields = if is_dump { entry.get_mut("value").map(Value::take) } else { Some(entry) };
+        let Some(fields) = fields.filter(Value::is_object) else { continue };
         let rows = tables.entry(table).or_insert_with(|| Value::Object(Map::new()));
         if let Value::Object(rows) = rows {
             rows.insert(row.to_owned(), fields);

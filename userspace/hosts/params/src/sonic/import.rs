@@ -13,7 +13,7 @@ use dcqcn_common::params::{
 };
 use serde::Serialize;
 
-use super::db::{Database, Fields, Number, Result, Row, is_imported};
+use super::db::{Database, Fields, Number, Result, Row, is_imported, short};
 use crate::{Assignment, Key};
 use values::{Marking, drops_non_ect, green_fields, mark_thresholds};
 
@@ -39,6 +39,13 @@ pub struct Unmapped {
     pub fields: Vec<String>,
     /// Cause.
     pub reason: String,
+}
+
+impl Unmapped {
+    /// The row, of more than four ports in its key only the first and the last.
+    pub fn short_key(&self) -> String {
+        short(&self.key)
+    }
 }
 
 /// Tables about queues without a counterpart.

@@ -67,6 +67,9 @@ fn repeated_keys_must_agree() {
         parse("{\"PORT\": {\"Ethernet0\": {}},\n \"PORT\": {\"Ethernet4\": {}}}").unwrap_err().to_string();
     assert!(error.contains("`PORT` is repeated with another value") && error.contains("line 2"), "{error}");
     assert!(parse(r#"{"WRED_PROFILE": {"A": {"ecn": "ecn_all", "ecn": "ecn_none"}}}"#).is_err());
+    let error =
+        parse(r#"{"QUEUE": {"A,B,C,D,E|3": {}, "A,B,C,D,E|3": {"a": "1"}}}"#).unwrap_err().to_string();
+    assert!(error.contains("`A,...,E|3` is repeated"), "{error}");
     assert!(parse(r#"{"PORT": {"Ethernet0": {"mtu": 9100, "mtu": 9100}}}"#).is_ok());
     assert!(parse(r#"{"asic0": {"QUEUE": {"A|3": {}, "A|3": {"scheduler": "a"}}}}"#).is_err());
     assert!(parse(r#"{"QUEUE|A|3": {"type": "hash", "value": {"a": "1", "a": "2"}}}"#).is_err());
@@ -490,6 +493,9 @@ fn rows_of_one_queue_merged() {
         "Ethernet4|3": { "scheduler": "S" },
     });
     assert_refused(&db, "Ethernet4", "QUEUE|Ethernet0,...,Ethernet16|3 has queue 3 too");
+    db["QUEUE"] = json!({ "Ethernet0,Ethernet4,Ethernet8,Ethernet12,Ethernet16|9": {} });
+    let (_, import) = of_port(&db);
+    assert!(import.lists(|u| u.short_key() == "Ethernet0,...,Ethernet16|9"), "{:?}", import.unmapped);
 }
 
 #[test]
@@ -557,6 +563,10 @@ fn configlet_list_merged() {
     let plain = of_port(SAMPLE);
     let merged = of_port(&json!(list));
     assert_eq!((merged.0, merged.1.unmapped), (plain.0, plain.1.unmapped));
+    for status in ["down", "up"] {
+        list.push(json!({ "PORT": { "Ethernet4": { "admin_status": status } } }));
+    }
+    assert_eq!(of_port(&json!(list)).0, plain.0);
     list.push(json!({ "PORT": { "Ethernet4": { "speed": "1" } } }));
     let refused = Database::parse("f", json!(list).to_string().as_bytes()).unwrap_err().to_string();
     assert!(refused.contains("`speed` is repeated with another value"), "{refused}");
@@ -566,18 +576,31 @@ fn configlet_list_merged() {
 #[test]
 fn database_dump_is_read_as_tables() {
     let sample = sample();
-    let mut dump = serde_json::Map::new();
+    let (mut dump, mut flat) = (serde_json::Map::new(), serde_json::Map::new());
     for (table, rows) in sample.as_object().unwrap() {
         for (key, fields) in rows.as_object().unwrap() {
             let entry = json!({ "expireat": 1.5, "ttl": -0.001, "type": "hash", "value": fields });
             dump.insert(format!("{table}|{key}"), entry);
+            flat.insert(format!("{table}|{key}"), fields.clone());
         }
     }
     dump.insert("CONFIG_DB_INITIALIZED".into(), json!({ "type": "string", "value": "1" }));
-    let dump = Value::Object(dump).to_string();
+    let mut mixed = flat.clone();
+    mixed.retain(|key, _| !key.starts_with("PORT|"));
+    mixed.insert("PORT".into(), sample["PORT"].clone());
     let plain = of_port(SAMPLE);
-    let dumped = of_port(&dump);
-    assert_eq!((dumped.0, dumped.1.unmapped), (plain.0, plain.1.unmapped));
+    for text in [dump, flat, mixed] {
+        let dumped = of_port(&Value::Object(text));
+        assert_eq!((dumped.0, &dumped.1.unmapped), (plain.0, &plain.1.unmapped));
+    }
+}
+
+#[test]
+fn template_rejected_with_fix() {
+    for text in ["{%- set default_cable = '5m' %}\n{}", "\n{# Buffers #}\n{}", "{{ ports }}"] {
+        let refused = Database::parse("qos.json.j2", text.as_bytes()).unwrap_err().to_string();
+        assert!(refused.starts_with("qos.json.j2: line 1: it is a template; render"), "{refused}");
+    }
 }
 
 #[test]
