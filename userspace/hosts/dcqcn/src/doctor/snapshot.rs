@@ -52,7 +52,11 @@ pub(crate) struct Host {
     pub controller: Option<bool>,
     /// Idle states of the first CPU.
     pub idle_states: Vec<IdleState>,
+    /// Online CPUs of each node.
     pub numa_nodes: BTreeMap<u32, Vec<u32>>,
+    /// Number of the last possible CPU, plus one: the kernel's `nr_cpu_ids`.
+    #[serde(default)]
+    pub cpu_ids: Option<u32>,
     /// Packets received by all CPUs at the first and at the second reading.
     pub softnet: Option<[Softnet; 2]>,
     /// The busiest CPU's receive processing; `None` in recordings of older versions too.
@@ -194,6 +198,9 @@ pub(crate) struct Link {
     /// Active pairs of queues, and the maximum (`ethtool -l`).
     #[serde(default)]
     pub queue_pairs: Option<[u32; 2]>,
+    /// Receive and transmit queues of the stack (`/sys/class/net/IFACE/queues`).
+    #[serde(default)]
+    pub queues: Option<[u32; 2]>,
     /// Output of `ethtool -S` at the first and at the second reading; stored in separate files.
     #[serde(skip)]
     pub ethtool: Option<[String; 2]>,

@@ -134,28 +134,32 @@ pub(super) fn features(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `xdp-queues`: of inline attachments, whose packets a driver transmits from a queue of the CPU that received them.
 pub(super) fn xdp_queues(snapshot: &Snapshot) -> Vec<Finding> {
-    let cpus = snapshot.host.numa_nodes.values().map(Vec::len).sum::<usize>();
-    let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
     let inline = snapshot.attachments.iter().filter(|attached| attached.xdp_mode.starts_with("driver"));
     let ports = inline.filter_map(|attached| {
         let iface = &attached.iface;
         Some([(iface, iface), (iface, attached.inline_peer.as_ref()?)])
     });
-    let missing = |(iface, port): (&String, &String)| missing_queues(snapshot.link(port)?, iface, cpus);
+    let missing = |(iface, port): (&String, &String)| missing_queues(snapshot, snapshot.link(port)?, iface);
     ports.flatten().filter_map(missing).collect()
 }
 
 /// For a port of the inline attachment to `iface`.
-fn missing_queues(link: &Link, iface: &str, cpus: u32) -> Option<Finding> {
+fn missing_queues(snapshot: &Snapshot, link: &Link, iface: &str) -> Option<Finding> {
     const ID: &str = "xdp-queues";
     let ([active, most], name) = (link.queue_pairs?, &link.name);
-    let evidence = |queues: u32| {
-        format!("`ethtool -l {name}`: {active} of {most} active, {queues} for XDP; {cpus} CPUs are online")
-    };
     let finding = match link.driver.as_deref()? {
-        // Uses those beyond the active ones (`virtnet_xdp_set`).
-        "virtio_net" if most.saturating_sub(active) < cpus => {
+        // Adds one for each possible CPU, or none if not all are free (`virtnet_xdp_set`). They count as active pairs, but
+        // the stack has only their receive queues.
+        "virtio_net" => {
+            let ([rx, tx], cpus) = (link.queues?, snapshot.host.cpu_ids?);
+            if rx != tx {
+                return None;
+            }
             let what = "CPUs share transmit queues for redirected packets, behind a lock";
+            let evidence = format!(
+                "`ethtool -l {name}`: {active} of {most} active, none for XDP (/sys/class/net/{name}/queues: {rx} rx, \
+                 {tx} tx); {cpus} CPUs are possible"
+            );
             let fix = if most > cpus {
                 let active = most - cpus;
                 // The driver rejects changes while it has a program.
@@ -163,17 +167,23 @@ fn missing_queues(link: &Link, iface: &str, cpus: u32) -> Option<Finding> {
             } else {
                 format!("give the virtual NIC {} pairs of queues", active.saturating_add(cpus))
             };
-            Finding::info(ID, what, evidence(most.saturating_sub(active))).fix(fix)
+            Finding::info(ID, what, evidence).fix(fix)
         }
-        // Have one for each pair (`i40e_xdp_xmit`, `mlx5e_xdp_xmit`).
-        "i40e" | "mlx5_core" if active < cpus => {
+        // Have one for each pair, selected by the CPU's number (`i40e_xdp_xmit`, `mlx5e_xdp_xmit`).
+        "i40e" | "mlx5_core" => {
+            let last = *snapshot.host.numa_nodes.values().flatten().max()?;
+            if last < active {
+                return None;
+            }
             let what = "redirected packets of CPUs without a transmit queue are dropped";
-            let fix = if most >= cpus {
-                format!("`ethtool -L {name} combined {cpus}`")
+            let evidence =
+                format!("`ethtool -l {name}`: {active} of {most} active; the last online CPU is {last}");
+            let fix = if most > last {
+                format!("`ethtool -L {name} combined {}`", last + 1)
             } else {
                 format!("{} with `--xdp-mode skb`", reattach(iface))
             };
-            Finding::warning(ID, what, evidence(active)).fix(fix)
+            Finding::warning(ID, what, evidence).fix(fix)
         }
         _ => return None,
     };

@@ -34,6 +34,8 @@ pub(super) fn take(notes: &mut Notes) -> Host {
         controller: Some(daemon_runs()),
         idle_states: idle_states(Path::new("/sys/devices/system/cpu/cpu0/cpuidle")),
         numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
+        cpu_ids: value::<String>("/sys/devices/system/cpu/possible")
+            .and_then(|list| Some(cpus(&list).last()? + 1)),
         softnet: Softnet::read().ok().map(|cpus| [Softnet::sum(&cpus); 2]),
         receiving: None,
     }

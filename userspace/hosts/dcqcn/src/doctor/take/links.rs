@@ -15,7 +15,8 @@ use super::{AS_ROOT, Notes, Sampler, cpus, names, target, value};
 pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
     let links = notes.essential("interfaces", netlink.links(), AS_ROOT).unwrap_or_default();
     let mut take = |link: net::Link| {
-        let device = device(&link);
+        let dir = directory(&link);
+        let device = dir.as_ref().map(|dir| dir.join("device")).filter(|device| device.exists());
         let irqs = device.as_deref().map(irqs).unwrap_or_default();
         let node = device.as_ref().and_then(|device| value::<i64>(device.join("numa_node")));
         let qdiscs = notes.minor(&format!("qdiscs of {}", link.name), netlink.qdiscs(link.index), AS_ROOT);
@@ -37,6 +38,7 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
             features,
             rx_delay_us: netlink.rx_delay_us(link.index).ok().flatten(),
             queue_pairs: netlink.queue_pairs(link.index).ok().flatten(),
+            queues: dir.as_deref().and_then(queues),
             ethtool: text.map(|text| [text, String::new()]),
             name: link.name,
             index: link.index,
@@ -125,14 +127,21 @@ pub(super) fn second(netlink: &Netlink, links: &mut [Link]) {
     }
 }
 
-/// Sysfs directory of an interface's device; `None` without a device, or if sysfs belongs to another network namespace.
-fn device(link: &net::Link) -> Option<PathBuf> {
+/// Sysfs directory of an interface; `None` if sysfs belongs to another network namespace.
+fn directory(link: &net::Link) -> Option<PathBuf> {
     let dir = Path::new("/sys/class/net").join(&link.name);
     let address = link.mac?.map(|byte| format!("{byte:02x}")).join(":");
     let same =
         value::<u32>(dir.join("ifindex"))? == link.index && value::<String>(dir.join("address"))? == address;
-    let device = dir.join("device");
-    (same && device.exists()).then_some(device)
+    same.then_some(dir)
+}
+
+/// Receive and transmit queues in an interface's sysfs directory; `None` on a kernel without RPS, which lists no receive
+/// queues.
+fn queues(dir: &Path) -> Option<[u32; 2]> {
+    let queues = names(dir.join("queues"));
+    let [rx, tx] = ["rx-", "tx-"].map(|kind| queues.iter().filter(|name| name.starts_with(kind)).count());
+    (rx != 0 && tx != 0).then(|| [rx, tx].map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
 }
 
 /// CPUs of each of a device's interrupts. A virtio device uses those of its PCI function.

@@ -441,36 +441,46 @@ fn driver_settings_are_reported() {
 
 #[test]
 fn missing_xdp_queues_are_reported() {
-    let port = |driver: &str, queue_pairs: [u32; 2], mode: &str| {
-        let (driver, mode) = (driver.to_owned(), mode.to_owned());
+    let port = |driver: &str, queue_pairs: [u32; 2], queues: Option<[u32; 2]>| {
+        let driver = driver.to_owned();
         move |s: &mut Snapshot| {
             let mut peer = link(s).clone();
             (peer.name, peer.index) = ("eth7".into(), 77);
-            (peer.driver, peer.queue_pairs) = (Some(driver), Some(queue_pairs));
+            (peer.driver, peer.queue_pairs, peer.queues) = (Some(driver), Some(queue_pairs), queues);
             s.links.push(peer);
-            (s.attachments[0].inline_peer, s.attachments[0].xdp_mode) = (Some("eth7".into()), mode);
+            // CPUs 0 and 1 are online.
+            s.host.cpu_ids = Some(4);
+            (s.attachments[0].inline_peer, s.attachments[0].xdp_mode) =
+                (Some("eth7".into()), "driver".into());
         }
     };
-    let finding = planted("xdp-queues", Info, port("virtio_net", [2, 3], "driver")).has(&[
-        "2 of 3 active, 1 for XDP; 2 CPUs are online",
-        "`ethtool -L eth7 combined 1`; `dcqcn detach eth0`",
+    let shared = Some([4, 4]);
+    let finding = planted("xdp-queues", Info, port("virtio_net", [4, 6], shared)).has(&[
+        "4 of 6 active, none for XDP (/sys/class/net/eth7/queues: 4 rx, 4 tx); 4 CPUs are possible",
+        "`dcqcn detach eth0`, `ethtool -L eth7 combined 2`",
     ]);
     assert_eq!(finding.iface.as_deref(), Some("eth7"));
-    planted("xdp-queues", Info, port("virtio_net", [1, 1], "driver")).has(&["3 pairs of queues"]);
-    planted("xdp-queues", Warning, port("mlx5_core", [1, 8], "driver"))
+    planted("xdp-queues", Info, port("virtio_net", [4, 4], shared)).has(&["8 pairs of queues"]);
+    planted("xdp-queues", Warning, port("mlx5_core", [1, 8], None))
         .has(&["dropped", "`ethtool -L eth7 combined 2`"]);
-    planted("xdp-queues", Warning, port("i40e", [1, 1], "driver")).has(&["`--xdp-mode skb`"]);
-    for (driver, queue_pairs, mode) in [
-        ("virtio_net", [2, 4], "driver"),
-        ("virtio_net", [1, 1], "skb"),
-        ("mlx5_core", [2, 2], "driver"),
-        ("veth", [1, 1], "driver"),
+    planted("xdp-queues", Warning, port("i40e", [1, 1], None)).has(&["`--xdp-mode skb`"]);
+    for (driver, queue_pairs, queues) in [
+        // Four of them for XDP.
+        ("virtio_net", [6, 6], Some([6, 2])),
+        // Of a kernel without RPS, or an older recording.
+        ("virtio_net", [4, 4], None),
+        ("mlx5_core", [2, 2], None),
+        ("veth", [1, 1], Some([1, 1])),
     ] {
-        absent("xdp-queues", port(driver, queue_pairs, mode));
+        absent("xdp-queues", port(driver, queue_pairs, queues));
     }
+    absent("xdp-queues", |s| {
+        port("virtio_net", [4, 4], shared)(s);
+        s.attachments[0].xdp_mode = "skb".into();
+    });
     // Only inline attachments redirect.
     absent("xdp-queues", |s| {
-        port("virtio_net", [1, 1], "driver")(s);
+        port("virtio_net", [4, 4], shared)(s);
         s.attachments[0].inline_peer = None;
     });
 }
