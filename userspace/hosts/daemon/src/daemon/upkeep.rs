@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use dcqcn_common::events::{EventKind, Table};
@@ -177,7 +178,7 @@ pub(super) struct Pacer {
     port: Arc<Port>,
     /// Readable when a rate was cut.
     cuts: OwnedFd,
-    /// `None` after an error, by which changes of the kernel's classes were lost.
+    /// `None` after an error or another process lost changes of the kernel's classes.
     classes: Option<Classes>,
 }
 
@@ -194,9 +195,10 @@ impl Pacer {
 
 impl Work for Pacer {
     fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
+        let is_new = self.port.has_new_qdisc.swap(false, Ordering::Relaxed);
         let mut classes = match self.classes.take() {
-            Some(classes) => classes,
-            None => Classes::take_over(netlink, self.port.info.ifindex)?,
+            Some(classes) if !is_new => classes,
+            _ => Classes::take_over(netlink, self.port.info.ifindex)?,
         };
         let cuts = self.port.maps_mut().cuts()?;
         classes.update(netlink, || self.port.maps(), &cuts)?;

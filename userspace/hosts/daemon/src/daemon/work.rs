@@ -1,7 +1,7 @@
 //! Context of a task: an attached interface, settings, and its runs.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -19,12 +19,14 @@ use crate::error::Result;
 pub(super) struct Port {
     pub(super) info: Info,
     maps: RwLock<Maps>,
+    /// A repair restored its qdisc, which has no classes of flows.
+    pub(super) has_new_qdisc: AtomicBool,
 }
 
 impl Port {
     pub(super) fn open(info: &Info) -> Result<Arc<Self>> {
         let Attachment { info, maps } = attach::reopen(info)?;
-        Ok(Arc::new(Self { info, maps: RwLock::new(maps) }))
+        Ok(Arc::new(Self { info, maps: RwLock::new(maps), has_new_qdisc: AtomicBool::new(false) }))
     }
 
     /// Maps, for reading. Must not be held while blocking.

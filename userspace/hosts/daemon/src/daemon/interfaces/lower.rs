@@ -1,7 +1,7 @@
 //! Changes below managed interfaces: link speeds, which are followed, and parts removed by other programs, which are
 //! logged and restored.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -120,12 +120,6 @@ impl ManagedInterfaces {
                         lost.push(served.info.clone());
                     }
                 } else if repair_parts(served, repair, &parts, &missing) {
-                    if repair == Repair::All {
-                        // The pacer's task sets a class only if its rate changes, and a restored qdisc has none.
-                        let id = served.info.id();
-                        self.tasks.remove(&[id]);
-                        self.tasks.add(id, Arc::clone(&served.port));
-                    }
                     // Completeness is read at the next tick.
                     has_changed = true;
                     continue;
@@ -190,12 +184,18 @@ fn repair_parts(served: &mut Served, repair: Repair, parts: &[Part], missing: &s
     match attach::repair(served.info.id(), &iface, repair == Repair::All) {
         Ok(restored) if restored.is_empty() => false,
         Ok(restored) => {
+            if restored.iter().any(|part| part.starts_with("qdisc ")) {
+                // The pacer's task sets a class only if its rate changes, and it has none now.
+                served.port.has_new_qdisc.store(true, Ordering::Relaxed);
+            }
             tracing::warn!(iface, missing, restored = restored.join(", "), "repaired");
             true
         }
         // Detached since it was listed.
         Err(attach::Error::NotAttached { .. }) => false,
         Err(error) => {
+            // The qdisc may be restored without all of its classes.
+            served.port.has_new_qdisc.store(true, Ordering::Relaxed);
             tracing::error!(iface, missing, %error, "repair failed");
             false
         }
