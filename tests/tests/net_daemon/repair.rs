@@ -174,10 +174,10 @@ fn repairs_under_churn(name: &str, tc: Tc) -> Result<()> {
         status(0, "repairs of a0: 3")?;
 
         remove("egress")?;
-        let suspended = "egress: expected, not found; repairs suspended: three in ten minutes";
+        let suspended = "egress: expected, not found; repairs suspended after 3 in 10 minutes";
         answers(&pair.a, 503, &[suspended])?;
         status(7, suspended)?;
-        daemon.wait_for_log(&["repairs suspended: three in ten minutes", "\"iface\":\"a0\""])?;
+        daemon.wait_for_log(&["repairs suspended after 3 in 10 minutes", "\"iface\":\"a0\""])?;
         if tc == Tc::Tcx {
             clsact("add")?;
         }

@@ -19,6 +19,7 @@ use dcqcn_loader::attach::{self, Info, Part, Sweep};
 use dcqcn_telemetry::Reading;
 use serde::Serialize;
 
+use crate::daemon::repair::suspension;
 use crate::shared_state::SharedState;
 pub use serve::{Exporter, serve};
 
@@ -112,9 +113,9 @@ impl Readiness {
                     readiness.failing.push(other);
                 }
             }
-            let failing = readiness.failing.iter_mut();
+            let (failing, suspension) = (readiness.failing.iter_mut(), suspension());
             for failing in failing.filter(|failing| snapshot.suspended.contains(&failing.interface)) {
-                failing.error += "; repairs suspended: three in ten minutes";
+                failing.error = format!("{}; {suspension}", failing.error);
             }
         }
         for (interface, error) in unreadable {

@@ -25,13 +25,21 @@ const MAX_REPAIRS: usize = 3;
 /// Delay between the first repair and the second; it doubles each time.
 const BACK_OFF: Duration = Duration::from_secs(10);
 
+/// Describes suspended repairs.
+pub(crate) fn suspension() -> String {
+    let minutes = WINDOW.as_secs() / 60;
+    format!(
+        "repairs suspended after {MAX_REPAIRS} in {minutes} minutes; they resume {minutes} minutes after the first"
+    )
+}
+
 /// Repairs of one attachment.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     recent: Vec<Instant>,
     /// All repairs, successful or not.
     pub(super) total: u64,
-    /// Whether the limit was reached and logged, and parts are missing since.
+    /// Whether the limit was reached and logged, and parts to repair are missing since.
     pub(super) has_stopped: bool,
 }
 

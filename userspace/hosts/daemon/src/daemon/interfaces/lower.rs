@@ -10,7 +10,7 @@ use dcqcn_loader::attach::{self, Info, Part, Sweep};
 use dcqcn_telemetry::audit;
 
 use super::{ManagedInterfaces, Served};
-use crate::daemon::repair::{Due, Repair};
+use crate::daemon::repair::{Due, Repair, suspension};
 
 /// Time within which the programs of an unmounted file system end.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -97,6 +97,7 @@ impl ManagedInterfaces {
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
             let repair = self.scope.repair(iface).unwrap_or_default();
+            served.repairs.has_stopped &= repair != Repair::None;
             let parts = match sweep.verify(&served.info) {
                 Ok(parts) => parts,
                 // The claim has the pins open, so this process could access their file system before.
@@ -114,12 +115,14 @@ impl ManagedInterfaces {
             // Not for an attachment that is being detached or was deleted, which the next check omits.
             let is_settled = missing == served.seen_missing;
             served.seen_missing.clone_from(&missing);
+            let is_repairable = parts.iter().any(|part| can_repair(repair, part));
+            served.repairs.has_stopped &= is_repairable || !is_settled;
             if is_settled && !missing.is_empty() {
                 if repair != Repair::None && sweep.has_lost_maps(&served.info) {
                     if is_repair_due(served, &missing) {
                         lost.push(served.info.clone());
                     }
-                } else if repair_parts(served, repair, &parts, &missing) {
+                } else if is_repairable && repair_parts(served, repair, &missing) {
                     // Completeness is read at the next tick.
                     has_changed = true;
                     continue;
@@ -130,7 +133,6 @@ impl ManagedInterfaces {
                 continue;
             }
             if missing.is_empty() {
-                served.repairs.has_stopped = false;
                 tracing::info!(iface, "attachment complete again");
             } else {
                 let next = "`dcqcn doctor` shows the fix; or run `dcqcn detach` and reload this daemon";
@@ -170,14 +172,9 @@ fn await_programs(lost: &[Info]) {
     }
 }
 
-/// Restores missing parts of an attachment, if the file allows it and a repair is due. Returns whether it did.
-fn repair_parts(served: &mut Served, repair: Repair, parts: &[Part], missing: &str) -> bool {
-    let can_repair = match repair {
-        Repair::None => false,
-        Repair::Programs => parts.iter().any(is_missing_program),
-        Repair::All => true,
-    };
-    if !can_repair || !is_repair_due(served, missing) {
+/// Restores missing parts of an attachment, if a repair is due. Returns whether it did.
+fn repair_parts(served: &mut Served, repair: Repair, missing: &str) -> bool {
+    if !is_repair_due(served, missing) {
         return false;
     }
     let iface = served.info.iface.clone();
@@ -208,8 +205,8 @@ pub(super) fn is_repair_due(served: &mut Served, missing: &str) -> bool {
     let due = served.repairs.due(now);
     if due == Due::Stopped && !served.repairs.has_stopped {
         served.repairs.has_stopped = true;
-        let next = "stop the program that removes it; repairs resume ten minutes after the first one";
-        tracing::error!(iface, missing, next, "repairs suspended: three in ten minutes");
+        let next = "stop the program that removes it";
+        tracing::error!(iface, missing, next, "{}", suspension());
     }
     if due == Due::Now {
         served.repairs.count(now);
@@ -217,9 +214,14 @@ pub(super) fn is_repair_due(served: &mut Served, missing: &str) -> bool {
     due == Due::Now
 }
 
-/// Whether a part other than a qdisc or a setting of the interface is missing.
-fn is_missing_program(part: &Part) -> bool {
-    part.problem.is_some() && !["pacer", "queues", "vlan"].contains(&part.name.as_str())
+/// Whether a part is missing that the file allows to restore. A setting of the interface is never restored.
+fn can_repair(repair: Repair, part: &Part) -> bool {
+    let is_allowed = match part.name.as_str() {
+        "vlan" => false,
+        "pacer" | "queues" => repair == Repair::All,
+        _ => repair != Repair::None,
+    };
+    is_allowed && part.problem.is_some()
 }
 
 #[cfg(test)]
@@ -227,16 +229,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_qdisc_is_not_a_program() {
-        let part = |name: &str, problem: Option<&str>| Part {
-            name: name.into(),
-            iface: "eth0".into(),
-            program_id: None,
-            link_id: None,
-            problem: problem.map(Into::into),
-        };
-        assert!(!is_missing_program(&part("pacer", Some("replaced by htb 1:; class 1:5"))));
-        assert!(is_missing_program(&part("egress", Some("missing"))));
-        assert!(!is_missing_program(&part("egress", None)));
+    fn missing_part_repaired_as_file_allows() {
+        use Repair::{All, None as Never, Programs};
+        for (name, allowed) in [("pacer", &[All][..]), ("egress", &[All, Programs]), ("vlan", &[])] {
+            let part = |problem: Option<&str>| Part {
+                name: name.into(),
+                iface: "eth0".into(),
+                program_id: None,
+                link_id: None,
+                problem: problem.map(Into::into),
+            };
+            for repair in [Never, Programs, All] {
+                assert_eq!(can_repair(repair, &part(Some("missing"))), allowed.contains(&repair), "{name}");
+                assert!(!can_repair(repair, &part(None)), "{name}");
+            }
+        }
     }
 }
