@@ -92,7 +92,10 @@ fn confirm_continues_after_a_failed_write() -> Result<()> {
     let output = lab.run("confirm a0 b0")?;
     assert_eq!(output.status.code(), Some(7));
     assert_contains(&String::from_utf8(output.stdout)?, "b0: confirmed rpg_ai_rate");
-    assert_contains(&String::from_utf8(output.stderr)?, "the change on a0 is not confirmed: ");
+    assert_contains(
+        &String::from_utf8(output.stderr)?,
+        "the change on a0 is not confirmed and reverts at its deadline: ",
+    );
     fs::remove_dir(&blocked)?;
     lab.fails(1, "confirm b0", "no change is pending on b0")?;
     lab.ok("confirm a0 --revert")?;

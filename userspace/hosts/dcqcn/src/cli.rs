@@ -59,8 +59,8 @@ Exit codes:
   4  `config diff`: the configurations differ; `doctor`: warnings, nothing worse
   5  `doctor`: errors
   6  `daemon`: rejected, nothing was changed
-  7  partially done (`attach`, `detach` and `get` of several, `upgrade --all`, `status`, `daemon`): the output lists
-     successes
+  7  partially done (`attach`, `confirm`, `detach` and `get` of several, `upgrade --all`, `status`, `daemon`): the
+     output lists successes
   8  `daemon`: no daemon answers
   9  `daemon`: busy, try again
   130  `doctor peer` and `doctor listen`: interrupted

@@ -68,7 +68,9 @@ impl ConfirmArgs {
         if !revert {
             let Confirmed { changes, failed } = audit::confirm(&ifaces)?;
             let report = ConfirmReport { confirmed: changes.iter().map(Waiting::new).collect() };
-            let failed = named(failed, |iface| format!("the change on {iface} is not confirmed"));
+            let failed = named(failed, |iface| {
+                format!("the change on {iface} is not confirmed and reverts at its deadline")
+            });
             return targets::show(out, &report, failed, !changes.is_empty());
         }
         let Reverted { changes, failed } = audit::revert(Which::Of(&ifaces))?;
