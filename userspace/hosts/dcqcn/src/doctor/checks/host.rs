@@ -40,24 +40,24 @@ pub(super) fn softnet(snapshot: &Snapshot) -> Option<Finding> {
     const MANY_PER_S: u64 = 100;
     let [before, after] = snapshot.host.softnet?;
     let grown = |of: fn(&Softnet) -> u64| of(&after).saturating_sub(of(&before));
-    let (dropped, squeezed) = (grown(|of| of.dropped), grown(|of| of.squeezed));
+    let [processed, dropped, squeezed] =
+        [grown(|of| of.processed), grown(|of| of.dropped), grown(|of| of.squeezed)];
     let evidence = format!(
-        "dropped +{dropped}, time_squeeze +{squeezed}, backlog {} packets, of {} processed in {} (/proc/net/softnet_stat)",
+        "dropped +{dropped}, time_squeeze +{squeezed}, backlog {} packets, of {processed} processed in {} (/proc/net/softnet_stat)",
         after.backlog,
-        grown(|of| of.processed),
         snapshot.window()
     );
-    let per_s = squeezed.saturating_mul(1_000_000_000) / snapshot.observed_ns.max(1);
+    let per_s = |grown: u64| grown.saturating_mul(1_000_000_000) / snapshot.observed_ns.max(1);
     let spread =
         "spread receive processing over more CPUs (RSS, or `/sys/class/net/IFACE/queues/rx-*/rps_cpus`)";
     if dropped != 0 {
         let what = "this host drops received packets: its CPUs are the bottleneck, which ECN does not show";
         let fix = format!("{spread}; `sysctl -w net.core.netdev_max_backlog=10000` for bursts");
         Some(Finding::warning("softnet-drops", what, evidence).fix(fix))
-    } else if let Some(why) = snapshot.host.receiving.and_then(saturated) {
+    } else if let Some(why) = snapshot.host.receiving.and_then(|of| saturated(of, per_s(processed))) {
         let what = "received packets saturate a CPU of this host: they wait, and drops follow, without marks";
         Some(Finding::warning("softnet-saturated", what, format!("{why}; {evidence}")).fix(spread))
-    } else if per_s > MANY_PER_S {
+    } else if per_s(squeezed) > MANY_PER_S {
         let what = "this host's CPUs do not keep up with received packets, which adds latency without marks";
         let fix = format!("{spread}; `sysctl -w net.core.netdev_budget=600`");
         Some(Finding::info("softnet-squeezed", what, evidence).fix(fix))
@@ -67,12 +67,14 @@ pub(super) fn softnet(snapshot: &Snapshot) -> Option<Finding> {
 }
 
 /// Why a CPU has no reserve for received packets; `np_host_congestion` uses the same part of the backlog.
-fn saturated(receiving: Receiving) -> Option<String> {
+fn saturated(receiving: Receiving, processed_per_s: u64) -> Option<String> {
     const SATURATED_PERCENT: u64 = 90;
+    /// With fewer packets, other softirqs take the time: timers, RCU, block devices.
+    const MIN_PROCESSED_PER_S: u64 = 1_000;
     let Receiving { backlog, max_backlog, busiest_cpu, softirq_percent } = receiving;
     if backlog > max_backlog / 2 {
-        Some(format!("{backlog} packets wait for a CPU, of at most {max_backlog}"))
-    } else if softirq_percent >= SATURATED_PERCENT {
+        Some(format!("in one sample, {backlog} packets wait for a CPU, of at most {max_backlog}"))
+    } else if softirq_percent >= SATURATED_PERCENT && processed_per_s > MIN_PROCESSED_PER_S {
         Some(format!("CPU {busiest_cpu} spent {softirq_percent} % of its time in softirqs"))
     } else {
         None

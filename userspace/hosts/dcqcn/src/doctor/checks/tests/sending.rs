@@ -497,17 +497,21 @@ fn congested_host_is_reported() {
         .has(&["dropped +7, time_squeeze +0, backlog 9 packets, of 1000 processed"]);
     planted("softnet-squeezed", Info, grown(0, 1_000));
     absent("softnet", grown(0, 10));
-    let receiving = |backlog, softirq_percent| {
+    let receiving = |backlog, softirq_percent, processed_per_s: u64| {
         let receiving = Receiving { backlog, max_backlog: 1_000, busiest_cpu: 3, softirq_percent };
         move |s: &mut Snapshot| {
-            grown(0, 1_000)(s);
+            let processed = processed_per_s * s.observed_ns / 1_000_000_000 + 1;
+            let softnet = |processed| Softnet { processed, squeezed: processed, ..Softnet::default() };
+            s.host.softnet = Some([0, processed].map(softnet));
             s.host.receiving = Some(receiving);
         }
     };
-    planted("softnet-saturated", Warning, receiving(501, 0))
-        .has(&["501 packets wait for a CPU, of at most 1000"]);
-    planted("softnet-saturated", Warning, receiving(0, 90)).has(&["CPU 3 spent 90 %", "rps_cpus"]);
-    absent("softnet-saturated", receiving(500, 89));
+    planted("softnet-saturated", Warning, receiving(501, 0, 0))
+        .has(&["in one sample, 501 packets wait for a CPU, of at most 1000"]);
+    planted("softnet-saturated", Warning, receiving(0, 90, 1_001)).has(&["CPU 3 spent 90 %", "rps_cpus"]);
+    absent("softnet-saturated", receiving(500, 89, 1_001));
+    // Timers, for example.
+    absent("softnet-saturated", receiving(0, 100, 900));
 }
 
 #[test]
