@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs a release file, runs its commands and removes it: install-test.sh FILE VERSION ROOT [EMULATOR].
+# Installs a release file, runs its commands and removes it: install-test.sh FILE VERSION ROOT [EMULATOR OWN].
 # ROOT is a fresh Debian with adduser, which is copied. With an EMULATOR, for a file of another architecture, it is only unpacked, run, and
-# compared with this machine's. Needs root.
+# compared with OWN, the file for this machine. Needs root.
 set -eu
-file=$1 version=$2 root=$3 emulator=${4:-}
+file=$1 version=$2 root=$3 emulator=${4:-} own=${5:-}
 name=$(basename "$file")
 work=$(mktemp -d "$root.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -71,12 +71,13 @@ case $name in
         contents() {
             dpkg-deb --contents "$1" | awk '{ print $1, $2, $6 }'
         }
+        architecture=${name##*_}
+        [ "$(dpkg-deb --field "$file" Architecture)" = "${architecture%.deb}" ] || fail "is for another architecture"
         if [ -n "$emulator" ]; then
-            [ "$(dpkg-deb --field "$file" Architecture)" = arm64 ] || fail "is for another architecture"
             dpkg-deb --extract "$file" "$work/tree"
             check_version "$work/tree" "/usr/bin/$package"
             contents "$file" >"$work/own"
-            contents "$(echo "$file" | sed s/_arm64/_amd64/)" >"$work/other"
+            contents "$own" >"$work/other"
             check_equal "$work/other" "$work/own"
             exit
         fi
@@ -102,7 +103,7 @@ case $name in
             rpm2cpio "$file" | (cd "$work/tree" && cpio --extract --make-directories --quiet)
             check_version "$work/tree" "/usr/bin/$package"
             rpm --query --package --list "$file" >"$work/own"
-            rpm --query --package --list "$(echo "$file" | sed s/aarch64/x86_64/)" >"$work/other"
+            rpm --query --package --list "$own" >"$work/other"
             check_equal "$work/other" "$work/own"
             exit
         fi

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
 use crate::mirror::{Mirror, SUITE};
-use crate::run::{capture, header, line, path_with, rustup, stream};
+use crate::run::{capture, header, is_root, line, path_with, rustup, stream};
 use crate::toolchain::{self, Toolchain};
 use crate::workspace::Workspace;
 use crate::{apt, build, packages};
@@ -39,8 +39,30 @@ const USERS: [(&str, &str); 2] = [
 const IMAGE: &str = "localhost/dcqcn:latest";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Programs of a release and of its trial, with their packages.
+const PROGRAMS: [(&str, &str); 8] = [
+    ("buildah", "buildah"),
+    ("lintian", "lintian"),
+    ("rpmlint", "rpmlint"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("rpm", "rpm"),
+    ("rpm2cpio", "rpm2cpio"),
+    ("cpio", "cpio"),
+    ("python3", "python3"),
+];
+
 /// Builds everything, for both architectures.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    // Before an hour of compilation.
+    ensure!(
+        is_root(),
+        "the files of a release are installed in a fresh root; run `cargo xtask dist` as root"
+    );
+    apt::require(&PROGRAMS)?;
+    let host = host()?;
+    let mut foreign = ARCHITECTURES.into_iter().filter(|arch| *arch != host);
+    foreign.try_for_each(|arch| emulator(arch.0).map(drop))?;
+    let mirror = Mirror::detect()?;
     let release = Release::build(workspace, &ARCHITECTURES)?;
     for arch in ARCHITECTURES {
         release.packages(arch, &["deb", "rpm"])?;
@@ -48,8 +70,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         image(workspace, &release.binaries(arch.0), &release.image(arch), arch.1)?;
     }
     release.bills()?;
-    release.try_files()?;
-    release.checksums()
+    release.checksums()?;
+    release.try_files(&mirror)
 }
 
 /// Builds Debian packages for machines with this one's C library or a newer one.
@@ -219,18 +241,19 @@ impl<'a> Release<'a> {
     }
 
     /// Installs each file in a fresh root, or unpacks it, and runs its commands.
-    fn try_files(&self) -> Result<()> {
-        let root = fresh_root(self.workspace)?;
+    fn try_files(&self, mirror: &Mirror) -> Result<()> {
+        let (root, host) = (fresh_root(self.workspace, mirror)?, host()?);
         for name in self.names()? {
             let arch = ARCHITECTURES
                 .into_iter()
                 .find(|(rust, debian)| name.contains(*rust) || name.contains(*debian));
             // A bill of materials has none.
-            let Some((arch, _)) = arch else { continue };
+            let Some(arch) = arch else { continue };
             let mut test = Command::new(self.workspace.root().join("dist/packages/install-test.sh"));
             test.arg(self.out.join(&name)).arg(VERSION).arg(&root);
-            if arch != std::env::consts::ARCH {
-                test.arg(emulator(arch)?);
+            if arch != host {
+                let own = name.replace(arch.0, host.0).replace(arch.1, host.1);
+                test.arg(emulator(arch.0)?).arg(self.out.join(own));
             }
             capture(&mut test)?;
             eprintln!("   tried        {name}");
@@ -297,15 +320,9 @@ fn emulator(arch: &str) -> Result<String> {
     Ok(emulator)
 }
 
-/// A new Debian for `dist/packages/install-test.sh`, and the programs of that script.
-fn fresh_root(workspace: &Workspace) -> Result<PathBuf> {
-    apt::require(&[
-        ("mmdebstrap", "mmdebstrap"),
-        ("rpm", "rpm"),
-        ("rpm2cpio", "rpm2cpio"),
-        ("cpio", "cpio"),
-    ])?;
-    let (root, mirror) = (workspace.host_target().join("fresh-root"), Mirror::detect()?);
+/// A new Debian for `dist/packages/install-test.sh`.
+fn fresh_root(workspace: &Workspace, mirror: &Mirror) -> Result<PathBuf> {
+    let root = workspace.host_target().join("fresh-root");
     header(format_args!("release files in a fresh Debian {SUITE} from {}", mirror.main));
     if root.exists() {
         fs::remove_dir_all(&root)?;
