@@ -101,7 +101,7 @@ pub const ENTRIES: [Entry; 6] = [
     },
     Entry {
         key: "flows",
-        doc: "Flows per table; a full set evicts the least recently used flow. Default: less on slow links and where it only marks.",
+        doc: "Flows per table (208 bytes at the RP, 88 at the NP). Default: 65536; 16384 below 10 Gbit/s, 1024 if it only marks.",
         words: Vec::new,
         default: || DEFAULT_FLOWS.to_string(),
     },
@@ -184,6 +184,7 @@ fn describe(text: &mut String, key: Key) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_common::flow::{NpSet, RpSet};
     use dcqcn_common::layout::DSCPS;
 
     use super::super::{Settings, parse};
@@ -229,5 +230,8 @@ mod tests {
         let ai = "# Step of additive increase (paper: R_AI, 40 Mbit/s).\n# Allowed: 1kbit to 800gbit. \
                   Default: 40mbit.\n# Larger: Faster growth, deeper queue, less stable.\n#rpg_ai_rate = \"40mbit\"\n";
         assert!(text.contains(ai), "{text}");
+        let [rp, np] = [size_of::<RpSet>(), size_of::<NpSet>()].map(|bytes| bytes / WAYS);
+        let flows = format!("({rp} bytes at the RP, {np} at the NP). Default: {DEFAULT_FLOWS};");
+        assert!(text.contains(&flows), "{text}");
     }
 }

@@ -1,6 +1,6 @@
 //! The JSON schema of the configuration file, generated from the parameter tables.
 
-use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, MAX_FLOWS, WAYS};
+use dcqcn_common::layout::{CLASSES, MAX_FLOWS, WAYS};
 use dcqcn_common::params::{Config, PfcConfig, QueueConfig, Scalars, Spec, Unit, WredConfig};
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,8 @@ pub fn schema() -> Value {
     for entry in &ENTRIES {
         let words = (entry.words)();
         let mut value = if words.is_empty() {
-            integer_or_text(WAYS as u64, MAX_FLOWS.into(), DEFAULT_FLOWS.into())
+            // The default of `flows` depends on the role and the link.
+            json!({ "anyOf": whole_number(WAYS as u64, MAX_FLOWS.into()) })
         } else {
             json!({ "enum": words, "default": (entry.default)().trim_matches('"') })
         };
@@ -119,9 +120,13 @@ fn text(pattern: &str, doc: &str) -> Value {
 }
 
 /// A whole number, with or without quotes.
-fn integer_or_text(low: u64, high: u64, default: u64) -> Value {
+fn whole_number(low: u64, high: u64) -> Value {
     let number = json!({ "type": "integer", "minimum": low, "maximum": high });
-    json!({ "anyOf": [number, { "type": "string", "pattern": "^[0-9]+$" }], "default": default })
+    json!([number, { "type": "string", "pattern": "^[0-9]+$" }])
+}
+
+fn integer_or_text(low: u64, high: u64, default: u64) -> Value {
+    json!({ "anyOf": whole_number(low, high), "default": default })
 }
 
 /// Pattern of the whole numbers from `low` on.
@@ -232,6 +237,8 @@ mod tests {
         assert_eq!(kmin["anyOf"][1]["minimum"], 1_500);
         assert_eq!(kmin["anyOf"][1]["maximum"], 1_000_000_000);
         assert_eq!(properties["role"]["enum"], json!(["host", "switch"]));
+        let flows = &properties["flows"];
+        assert!(flows["anyOf"].is_array() && flows["default"].is_null(), "{flows}");
         let interface = &properties["interface"]["items"]["properties"];
         assert_eq!(interface["wred"], properties["wred"]);
         assert!(interface["mac"].is_object());
