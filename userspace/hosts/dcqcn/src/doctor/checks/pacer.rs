@@ -61,7 +61,7 @@ pub(super) fn replaced(reading: &Reading<'_>) -> Option<Finding> {
     let what = format!("the {pacer} that paces {iface} has been replaced: flows send at line rate");
     let evidence = format!("attached with pacer {pacer}; the root qdisc is {found}");
     let fix = if pacer == "fq" && other.is_none() {
-        format!("`tc qdisc replace dev {iface} root fq {}`", FqLimits::of(DEFAULT_FLOWS))
+        format!("`tc qdisc replace dev {iface} root fq {}`", limits(reading))
     } else {
         reattach(iface)
     };
@@ -89,7 +89,7 @@ pub(super) fn fq_limits(reading: &Reading<'_>) -> Option<Finding> {
         "fq at {} of {}: limit {}, flow_limit {}; {} packets dropped so far",
         qdisc.parent, reading.iface, fq.limit, fq.flow_limit, qdisc.drops_after
     );
-    Some(Finding::warning("fq-limits", what, evidence).fix(replace_fq(reading.iface, qdisc, "")))
+    Some(Finding::warning("fq-limits", what, evidence).fix(replace_fq(reading, qdisc, "")))
 }
 
 pub(super) fn fq_orphans(reading: &Reading<'_>) -> Option<Finding> {
@@ -97,13 +97,20 @@ pub(super) fn fq_orphans(reading: &Reading<'_>) -> Option<Finding> {
     let (qdisc, mask) = fqs.find(|(_, mask)| *mask < ORPHAN_MASK)?;
     let what = "fq maps several QPs to one of its flows: their packets delay each other";
     let evidence = format!("fq at {} of {}: orphan_mask {mask}", qdisc.parent, reading.iface);
-    Some(Finding::warning("fq-orphans", what, evidence).fix(replace_fq(reading.iface, qdisc, "")))
+    Some(Finding::warning("fq-orphans", what, evidence).fix(replace_fq(reading, qdisc, "")))
 }
 
 /// The command that recreates an fq with the limits that `attach` sets, and `more`.
-fn replace_fq(iface: &str, qdisc: &Qdisc, more: &str) -> String {
+fn replace_fq(reading: &Reading<'_>, qdisc: &Qdisc, more: &str) -> String {
+    let (iface, limits) = (reading.iface, limits(reading));
     let at = if qdisc.parent == "root" { "" } else { "parent " };
-    format!("`tc qdisc replace dev {iface} {at}{} fq {}{more}`", qdisc.parent, FqLimits::of(DEFAULT_FLOWS))
+    format!("`tc qdisc replace dev {iface} {at}{} fq {limits}{more}`", qdisc.parent)
+}
+
+/// Limits of fq for the attachment's table.
+fn limits(reading: &Reading<'_>) -> FqLimits {
+    let flows = reading.attached.tables.map_or(u64::from(DEFAULT_FLOWS), |tables| tables.capacity);
+    FqLimits::of(u32::try_from(flows).unwrap_or(u32::MAX))
 }
 
 pub(super) fn fq_horizon(reading: &Reading<'_>) -> Option<Finding> {
@@ -112,7 +119,7 @@ pub(super) fn fq_horizon(reading: &Reading<'_>) -> Option<Finding> {
         fqs.find(|(_, horizon_ns)| *horizon_ns <= reading.config.scalars.pacing_horizon_ns)?;
     let what = "fq's horizon is shorter than departure times that the programs may set";
     let evidence = format!("fq horizon {}; {}", time(horizon_ns), reading.params(&["pacing_horizon"]));
-    let fix = replace_fq(reading.iface, qdisc, " horizon 10s");
+    let fix = replace_fq(reading, qdisc, " horizon 10s");
     Some(Finding::warning("fq-horizon", what, evidence).fix(fix))
 }
 
@@ -124,7 +131,7 @@ pub(super) fn drops(reading: &Reading<'_>) -> Option<Finding> {
     let evidence = format!("{dropped} packets in {}", reading.snapshot.window());
     let see = format!("`tc -s qdisc show dev {iface}` shows why it drops");
     let fix = match link.qdiscs.iter().find(|qdisc| qdisc.kind == "fq" && grown(qdisc) != 0) {
-        Some(fq) => format!("raise its limits: {}; {see}", replace_fq(iface, fq, "")),
+        Some(fq) => format!("raise its limits: {}; {see}", replace_fq(reading, fq, "")),
         None => format!("{see}; reduce the data in flight per QP, as by a shorter send queue"),
     };
     (dropped != 0)

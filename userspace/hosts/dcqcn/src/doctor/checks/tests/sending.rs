@@ -27,8 +27,9 @@ fn pacing_faults_are_found() {
     let fq = |s: &mut Snapshot, change: &dyn Fn(&mut dcqcn_netlink::tc::Fq)| {
         root(s, &|root| change(root.fq.as_mut().unwrap()));
     };
+    // For a table of 1,024 flows.
     planted("fq-limits", Warning, |s| fq(s, &|fq| fq.flow_limit = 100))
-        .has(&["tc qdisc replace dev eth0 root fq"]);
+        .has(&["tc qdisc replace dev eth0 root fq limit 65536 flow_limit 20000 buckets 1024 "]);
     planted("fq-limits", Warning, |s| fq(s, &|fq| fq.limit = 500));
     planted("fq-orphans", Warning, |s| fq(s, &|fq| fq.orphan_mask = Some(1_023)));
     planted("fq-horizon", Warning, |s| fq(s, &|fq| fq.horizon_ns = Some(2_000_000_000)));
