@@ -196,10 +196,9 @@ impl Reader<'_> {
         let selectors = patterns.iter().map(|(key, pattern)| format!("{key} = \"{pattern}\""));
         let entry = format!("the [[interface]] with {}", selectors.collect::<Vec<_>>().join(", "));
         match check(&settings) {
-            Err(error) if settings.inline.is_some() && has_selector => {
-                self.refuse(value.span(), format_args!("{error} (in {entry})"));
-            }
-            checked => checked.unwrap_or_else(|error| self.refuse(value.span(), error)),
+            Err(error) if patterns.is_empty() => self.refuse(value.span(), error),
+            Err(error) => self.refuse(value.span(), format_args!("{error} (in {entry})")),
+            Ok(()) => {}
         }
         if !has_selector {
             self.refuse(
@@ -210,7 +209,8 @@ impl Reader<'_> {
         }
         let is_literal =
             |(key, pattern): &(&str, Pattern)| *key == "name" && !pattern.as_str().contains(['*', '?', '[']);
-        if settings.inline.is_some() && !patterns.iter().any(is_literal) {
+        // An invalid pattern was reported.
+        if settings.inline.is_some() && !patterns.is_empty() && !patterns.iter().any(is_literal) {
             let message = format_args!("`inline` needs the name of one interface, not a pattern, in {entry}");
             self.refuse(value.span(), message);
         }

@@ -83,6 +83,7 @@ fn errors_listed_with_lines() {
         ),
         ("[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
         ("[interface.wred.0]\nkmin='1MB'", "c:1: "),
+        ("[interface.wred.0]\nkmin='1MB'", "(in the [[interface]] with name = \"a\")"),
         ("[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is not an address"),
         ("[age]\nidle = '10'", "c:4: idle = \"10\" is not a time"),
         ("[log]\nfilter = '=='", "c:4: filter = \"==\""),
@@ -91,6 +92,15 @@ fn errors_listed_with_lines() {
         let refused = parse("c", &format!("[[interface]]\nname = 'a'\n{text}")).unwrap_err().to_string();
         assert!(refused.contains(expected), "{text}: {refused}");
     }
+}
+
+#[test]
+fn invalid_pattern_is_the_only_error() {
+    let refused = parse("c", "[[interface]]\nname = '[a'\ninline = 'b'").unwrap_err().to_string();
+    assert!(
+        refused.starts_with("c:2: name = \"[a\" is not a pattern") && !refused.contains('\n'),
+        "{refused}"
+    );
 }
 
 /// `config show` writes the profile of an attachment that had it on the command line.
