@@ -251,6 +251,7 @@ pub(crate) struct Rdma {
     /// Port number; recordings of older versions have the first port only.
     #[serde(default = "first_port")]
     pub port: u32,
+    /// Its interface; recordings of older versions have those of all ports.
     pub ifaces: Vec<String>,
     /// Whether the adapter transfers packets in hardware; `None` if its kind could not be read.
     pub hardware: Option<bool>,

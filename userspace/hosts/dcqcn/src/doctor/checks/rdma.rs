@@ -18,7 +18,7 @@ impl Rdma {
         (sum, grown.into_iter().map(|(name, grown)| format!("{name} +{grown}")).collect())
     }
 
-    /// Whether `iface` is the one of several interfaces that gets the device's own findings.
+    /// Whether `iface` is the first of several, which recordings of older versions have: only it gets the findings.
     fn is_first(&self, iface: &str) -> bool {
         self.ifaces.first().is_some_and(|first| first == iface)
     }
@@ -97,7 +97,12 @@ pub(super) fn traffic_class(snapshot: &Snapshot, device: &Rdma, iface: &str) -> 
     let (tos, name) = (device.default_roce_tos?, &device.name);
     let here = known(snapshot).find(|known| known.iface == iface);
     let expected_tos = here.as_ref().map_or(106, super::Reading::roce_tos);
-    let evidence = format!("default_roce_tos of {name} is {tos}: DSCP {}, ECN {}", tos >> 2, tos & 3);
+    let evidence = format!(
+        "default_roce_tos of port {} of {name} is {tos}: DSCP {}, ECN {}",
+        device.port,
+        tos >> 2,
+        tos & 3
+    );
     if tos & 3 == 3 {
         let what = format!(
             "connections of {name} send every packet as CE: their receiver answers with CNPs and their rate falls to \

@@ -344,7 +344,7 @@ fn rdma_device_faults_are_found() {
     planted("rdma-not-ect", Warning, |s| {
         s.rdma = vec![Rdma { port: 2, default_roce_tos: Some(0), ..rxe0() }]
     })
-    .has(&["/sys/kernel/config/rdma_cm/rxe0/ports/2/default_roce_tos"]);
+    .has(&["port 2 of rxe0 is 0", "/sys/kernel/config/rdma_cm/rxe0/ports/2/default_roce_tos"]);
     planted("rdma-dscp", Warning, tos(40 << 2 | 2));
     absent("rdma", tos(106));
     let counters = |name: &str, other: &str, grown: u64| {
