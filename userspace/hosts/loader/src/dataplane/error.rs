@@ -30,7 +30,10 @@ pub enum Error {
     },
     #[error("map EVENTS cannot be mapped into memory: {source}")]
     EventLog { source: io::Error },
-    #[error("the data plane has no {0}: its object was built from another version of dcqcn")]
+    #[error(
+        "the data plane has no {0}: its object was built from another version of dcqcn; run `dcqcn upgrade IFACE`, or \
+         detach and attach again"
+    )]
     Missing(&'static str),
 }
 
