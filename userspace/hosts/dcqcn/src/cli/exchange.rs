@@ -125,9 +125,6 @@ fn import_sonic(
         import = sonic::import(&db, port, config)?;
         Ok(import.settings.iter().try_for_each(|(_, setting)| setting.apply(config))?)
     })?;
-    for warning in &import.warnings {
-        tracing::warn!(iface, "{warning}");
-    }
     Ok(SonicReport {
         iface,
         dry_run: change_mode == ChangeMode::DryRun,
@@ -135,6 +132,7 @@ fn import_sonic(
         changed: ChangeReport::of_differences(&changes),
         settings: import.settings.into_iter().map(|(from, of)| Source::new(from, of)).collect(),
         unmapped: import.unmapped,
+        warnings: import.warnings,
     })
 }
 
@@ -150,11 +148,14 @@ struct SonicReport {
     /// All settings in the file, changed or not.
     settings: Vec<Source>,
     unmapped: Vec<Unmapped>,
+    /// Likely mistakes in the request.
+    warnings: Vec<String>,
 }
 
 impl fmt::Display for SonicReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { iface, dry_run, marks, changed, unmapped, .. } = self;
+        let Self { iface, dry_run, marks, changed, unmapped, warnings, .. } = self;
+        warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))?;
         if *dry_run {
             writeln!(f, "nothing was changed (--dry-run); this would be:")?;
         }

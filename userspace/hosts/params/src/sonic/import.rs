@@ -116,6 +116,14 @@ fn numbered(name: &str) -> Option<(&str, u32)> {
     Some((prefix, name.strip_prefix(prefix)?.parse().ok()?))
 }
 
+/// Whether a card has these names, of which one may be enough.
+fn is_card(card: &[&str], names: &[Option<String>; 2]) -> bool {
+    let is_same = |(part, name): (&&str, &Option<String>)| {
+        name.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(part))
+    };
+    card.len() == names.len() && names.iter().any(Option::is_some) && card.iter().zip(names).all(is_same)
+}
+
 struct Reader<'a> {
     db: &'a Database,
     port: &'a str,
@@ -366,15 +374,7 @@ impl<'a> Reader<'a> {
     /// several cards have ports of the same name: only rows of the file's own card are used.
     fn queues(&mut self) -> Result<Queues<'a>> {
         let own = self.own_card()?;
-        // One of both names may be enough.
-        let is_own = |card: &[&str]| {
-            card.len() == own.len()
-                && own.iter().any(Option::is_some)
-                && card
-                    .iter()
-                    .zip(&own)
-                    .all(|(part, own)| own.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(part)))
-        };
+        let is_own = |card: &[&str]| is_card(card, &own);
         // If the card is certain, rows of others are not used, even if it has none of this port.
         let mut is_certain = own.iter().all(Option::is_some);
         let mut rows = Vec::new();
@@ -389,7 +389,10 @@ impl<'a> Reader<'a> {
             cards.insert(card.join("|"));
         }
         is_certain |= has_own;
-        if let Some(card) = self.card.filter(|_| !has_own && !cards_of_file.is_empty()) {
+        let is_of_file =
+            self.card.is_some_and(|card| self.card_of_file().is_ok_and(|own| is_card(&card, &own)));
+        // The file's own card may have no queues.
+        if let Some(card) = self.card.filter(|_| !has_own && !is_of_file && !cards_of_file.is_empty()) {
             let known: Vec<_> = cards_of_file.into_iter().take(8).collect();
             let warning =
                 format!("no queue is on card {}; the file has {}", card.join("|"), known.join(", "));
@@ -434,11 +437,16 @@ impl<'a> Reader<'a> {
         Ok(queues)
     }
 
-    /// Host and ASIC of the card that the file belongs to, as far as they are specified.
+    /// Host and ASIC of the port's card, as far as they are specified.
     fn own_card(&self) -> Result<[Option<String>; 2]> {
-        if let Some(card) = self.card {
-            return Ok(card.map(|name| Some(name.to_owned())));
+        match self.card {
+            Some(card) => Ok(card.map(|name| Some(name.to_owned()))),
+            None => self.card_of_file(),
         }
+    }
+
+    /// Host and ASIC of the card that the file belongs to, as far as they are specified.
+    fn card_of_file(&self) -> Result<[Option<String>; 2]> {
         let Some(row) = self.db.row("DEVICE_METADATA", "localhost")? else {
             return Ok([None, None]);
         };
