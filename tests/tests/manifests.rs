@@ -205,7 +205,8 @@ fn sidecar_equals_the_daemon() {
     assert!(!file.contains_key("control") && !file.contains_key("fleet"), "{file:?}");
     for (probe, path) in [("startupProbe", "/readyz"), ("livenessProbe", "/healthz")] {
         let get = &sidecar[probe]["httpGet"];
-        let address = format!("0.0.0.0:{}", get["port"]);
+        // Of IPv4 too.
+        let address = format!("[::]:{}", get["port"]);
         assert_eq!(
             (file["metrics"]["listen"].as_str(), get["path"].as_str()),
             (Some(address.as_str()), Some(path))
