@@ -99,7 +99,12 @@ impl Daemon {
 
     /// Waits until the log has a line with all of `words`.
     pub fn wait_for_log(&mut self, words: &[&str]) -> Result<()> {
-        wait(|| {
+        self.wait_for_log_within(TIMEOUT, words)
+    }
+
+    /// As [`Self::wait_for_log`], for at most `patience`.
+    pub fn wait_for_log_within(&mut self, patience: Duration, words: &[&str]) -> Result<()> {
+        wait_for(patience, || {
             let log = fs::read_to_string(self.log())?;
             if log.lines().any(|line| words.iter().all(|word| line.contains(word))) {
                 return Ok(Ok(()));

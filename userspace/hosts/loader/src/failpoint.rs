@@ -3,12 +3,15 @@
 //! With `DCQCN_TEST_ABORT=N` in the environment the process kills itself with SIGKILL at its N-th step.
 //! With `DCQCN_TEST_CLSACT=1` it attaches as on a kernel without TCX, with the same steps but filters
 //! instead of links.
+//! With `DCQCN_TEST_SPEEDUP=N` the daemon checks attachments N times as often, and waits an N-th of the time
+//! between their repairs.
 //!
-//! Both are in every build, so that the installed binary is the tested one. They cost one check of a
+//! All are in every build, so that the installed binary is the tested one. They cost one check of a
 //! variable per step of attaching, detaching or changing parameters. They are not a security risk: setting
 //! the environment of the process requires the right to kill it.
 
 use std::env;
+use std::num::NonZero;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,6 +20,13 @@ use nix::sys::signal::{Signal, raise};
 /// Step at which the process kills itself.
 static END: LazyLock<Option<u32>> = LazyLock::new(|| env::var("DCQCN_TEST_ABORT").ok()?.parse().ok());
 static STEPS: AtomicU32 = AtomicU32::new(0);
+static SPEEDUP: LazyLock<Option<NonZero<u32>>> =
+    LazyLock::new(|| env::var("DCQCN_TEST_SPEEDUP").ok()?.parse().ok());
+
+/// Divisor of the time between checks and between repairs of attachments.
+pub fn speedup() -> u32 {
+    SPEEDUP.map_or(1, NonZero::get)
+}
 
 /// Whether to ignore the kernel's support for TCX.
 pub(crate) fn is_without_tcx() -> bool {

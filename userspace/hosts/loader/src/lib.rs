@@ -9,7 +9,7 @@ pub mod backlog;
 pub mod dataplane;
 mod error;
 pub mod events;
-mod failpoint;
+pub mod failpoint;
 pub mod object;
 pub mod pacer;
 pub mod packets;

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use dcqcn_control_api::{Applied, Apply, Confirm, Release};
+use dcqcn_loader::failpoint;
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_support::causes::one_line;
 use dcqcn_telemetry::audit;
@@ -200,7 +201,7 @@ impl WorkerState {
             interfaces::free(|_| false);
             self.freed = Instant::now();
         }
-        let is_time = self.measured.elapsed() >= SPEED_PERIOD;
+        let is_time = self.measured.elapsed() >= SPEED_PERIOD / failpoint::speedup();
         if is_time || self.interfaces.is_unsure_of_parts() {
             self.worker.shared.step();
             if self.interfaces.check(is_time) {
