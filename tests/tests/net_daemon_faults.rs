@@ -218,7 +218,8 @@ fn many_interfaces_served() -> Result<()> {
     let is_of_interface =
         |path: &Path| fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("bpf"));
     let of_interfaces = open.iter().filter(|entry| is_of_interface(&entry.path())).count();
-    ensure!(of_interfaces <= ports * 5 + 8, "{of_interfaces} file descriptors of BPF");
+    let of_each = if pair.a.netlink()?.has_rdma() { 5 } else { 3 };
+    ensure!(of_interfaces <= ports * of_each + 8, "{of_interfaces} file descriptors of BPF");
     let fds = open.len();
     let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid()))?.count();
     ensure!(fds < ports * 8 + 64 && threads < 16, "{fds} file descriptors, {threads} threads");
