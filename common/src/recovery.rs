@@ -467,7 +467,7 @@ impl Requester {
         }
     }
 
-    /// The next step at `now_ns`. `departs_ns` is the departure of the last packet that the pacer holds; 0 = none.
+    /// The next step at `now_ns`. `departs_ns` is the departure of the last request packet, which the pacer may hold; 0 = unknown.
     ///
     /// However many packets are forged, probes of a requester are at least [`Settings::floor_ns`] apart.
     pub fn action(&self, settings: Settings, now_ns: u64, sent: Sent, departs_ns: u64) -> Action {

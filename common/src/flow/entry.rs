@@ -44,6 +44,11 @@ impl RpHot {
         }
     }
 
+    /// Departure time of its last packet of the requester; 0 = none.
+    pub const fn last_request_ns(&self) -> u64 {
+        self.last_ns[Stream::Requests as usize]
+    }
+
     /// Departure time of its last data packet; 0 = empty slot.
     #[inline(always)]
     pub fn last_seen_ns(&self) -> u64 {
@@ -309,7 +314,7 @@ mod tests {
         let mut flow = RpHot::new(0, &params(|_| {}).rp);
         for (last_ns, expected) in [([0, 0], 0), ([7, 5], 7), ([5, 7], 7)] {
             flow.last_ns = last_ns;
-            assert_eq!(flow.last_seen_ns(), expected);
+            assert_eq!((flow.last_seen_ns(), flow.last_request_ns()), (expected, last_ns[0]));
         }
     }
 

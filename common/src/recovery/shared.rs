@@ -206,7 +206,7 @@ impl<'a> SharedRequester<'a> {
         let is_acknowledged = get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
         let is_new = get!(self.sent_ns) == 0;
         // A QP with the numbers of an earlier one, which may have had no ACK.
-        if is_new || is_acknowledged && !is_read && !is_retried || ahead < -MAX_IN_FLIGHT {
+        if is_new || is_acknowledged && !is_answered && !is_retried || ahead < -MAX_IN_FLIGHT {
             self.start(psn);
         }
         set!(self.sent_ns = now_ns);
@@ -478,16 +478,16 @@ impl<'a> SharedRequester<'a> {
         let unknown_end = get!(self.unknown_end);
         let behind = distance(psn, next);
         let is_consistent = get!(self.next) == next;
-        let end = if distance(data_end, psn) >= 0 {
-            data_end
-        } else if behind < 32 {
+        let known = if behind < 64 { kinds >> (behind & 63) } else { READS };
+        let (end, is_known) = match known {
+            _ if distance(data_end, psn) >= 0 => (data_end, true),
+            // There may be data before it.
+            READS => (psn, false),
             // Those between are READs.
-            plus(psn, ((kinds >> (behind & 31)) as u32).trailing_zeros().wrapping_neg())
-        } else {
-            return None;
+            _ => (plus(psn, known.trailing_zeros().wrapping_neg()), true),
         };
         let is_progress = get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0;
-        let is_start = takes_naks_in_reads || distance(unknown_end, end) > 0;
+        let is_start = takes_naks_in_reads || is_known && distance(unknown_end, end) > 0;
         (is_consistent && behind > 0 && is_progress && is_start).then_some(end)
     }
 

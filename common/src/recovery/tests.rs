@@ -390,7 +390,11 @@ fn read_response_acknowledges_data() {
     requester.send(10 * MS, [(WRITE_ONLY, 52, 0), (READ, 53, 0)]);
     requester.receive(11 * MS, [(FIRST, 12)]);
     assert_eq!(requester.acknowledged(), Some(10), "the ICRC may be wrong");
+    requester.send(10 * MS, [(READ, 54, 20 * MTU)]);
+    assert_eq!(requester.read_syndrome(FIRST, 12, false), VERIFIED | 12);
+    requester.send(10 * MS, [(READ, 74, 20 * MTU)]);
     assert_eq!(requester.read_syndrome(FIRST, 12, false), UNVERIFIED, "too far back");
+    assert_eq!(requester.read_syndrome(FIRST, 12, true), VERIFIED | 12);
     requester.receive_correct(ONLY, 53, false);
     assert_eq!(requester.acknowledged(), Some(53));
     assert_eq!(requester.read_syndrome(ONLY, 53, false), UNVERIFIED, "nothing before it");

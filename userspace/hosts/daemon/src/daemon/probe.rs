@@ -199,7 +199,8 @@ impl Check<'_> {
         let action = if probes {
             let is_paced = params.config.scalars.rp_enable != 0;
             let paced = if is_paced { port.maps().rp_find(params, id)? } else { None };
-            let departs_ns = paced.map_or(0, |flow| flow.hot.last_seen_ns());
+            // Not that of READ responses, which the QP may be sending all the time.
+            let departs_ns = paced.map_or(0, |flow| flow.hot.last_request_ns());
             requester.action(rules, now_ns, state.sent, departs_ns)
         } else {
             Action::Idle
