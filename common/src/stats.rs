@@ -153,7 +153,7 @@ stats! {
     TailLossProbe = "tail_loss_probes",
     /// Probes, and NAKs for trimmed packets, that the kernel did not deliver.
     TailLossProbeFailed = "tail_loss_probes_failed",
-    /// Acknowledgements with a wrong ICRC: they change nothing (`tail_loss_probe`).
+    /// Acknowledgements, and READ responses that acknowledge data, with a wrong ICRC: they change nothing (`tail_loss_probe`).
     AckInvalid = "ack_icrc_errors",
     /// Packets of connections for which the table of requesters has no room (`tail_loss_probe`, `trim_nak`).
     RequestersFull = "requesters_full",
