@@ -117,8 +117,8 @@ pub struct Response {
 pub(crate) const UNVERIFIED: u32 = 256;
 /// `syndrome` of a trimmed READ response.
 pub(crate) const TRIMMED: u32 = 257;
-/// `syndrome` of a READ response or atomic acknowledgement whose ICRC is correct, with the PSN before which everything is
-/// acknowledged. Greater than the others.
+/// `syndrome` of a READ response or atomic acknowledgement whose ICRC is correct: plus the first PSN that it leaves unacknowledged,
+/// in the low 24 bits.
 pub(crate) const VERIFIED: u32 = 1 << 24;
 
 /// Kinds of acknowledgement: bits 5 and 6 of the syndrome (IBTA vol. 1, 9.7.5.2).
@@ -467,7 +467,9 @@ impl Requester {
         }
     }
 
-    /// The next step at `now_ns`. `departs_ns` is the departure of the last request packet, which the pacer may hold; 0 = unknown.
+    /// The next step at `now_ns`.
+    ///
+    /// `departs_ns` is the departure of the last request packet, which the pacer may hold; 0 = unknown.
     ///
     /// However many packets are forged, probes of a requester are at least [`Settings::floor_ns`] apart.
     pub fn action(&self, settings: Settings, now_ns: u64, sent: Sent, departs_ns: u64) -> Action {

@@ -361,6 +361,11 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
+    fn takes_naks_in_reads(&self) -> bool {
+        crate::maps::takes_naks_in_reads()
+    }
+
+    #[inline(always)]
     fn announce_requester(&mut self) -> bool {
         let id = &raw const self.counters().lookup_key;
         // SAFETY: as in `requester`. A program under test has no daemon.

@@ -157,6 +157,16 @@ pub fn drops_stale_acks() -> bool {
     STALE_ACKS.load() != 0
 }
 
+/// 1 = soft-RoCE processes NAKs between the responses of a READ.
+#[unsafe(no_mangle)]
+static NAKS_IN_READS: Global<u32> = Global::new(0);
+
+/// Whether soft-RoCE processes NAKs between the responses of a READ.
+#[inline(always)]
+pub fn takes_naks_in_reads() -> bool {
+    NAKS_IN_READS.load() != 0
+}
+
 /// The test map, if the program is under test.
 #[inline(always)]
 pub fn test() -> Option<*mut Test> {

@@ -44,7 +44,7 @@ impl RpHot {
         }
     }
 
-    /// Departure time of its last packet of the requester; 0 = none.
+    /// Departure time of its last request packet; 0 = none.
     pub const fn last_request_ns(&self) -> u64 {
         self.last_ns[Stream::Requests as usize]
     }

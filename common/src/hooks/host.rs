@@ -95,6 +95,8 @@ pub trait Env<'p> {
     fn requester<R>(&mut self, enters: bool, f: impl FnOnce(SharedRequester<'_>) -> R) -> Option<R>;
     /// Whether to drop an ACK that a READ response has overtaken: soft-RoCE after Linux 6.1 could end the QP.
     fn drops_stale_acks(&self) -> bool;
+    /// Whether soft-RoCE processes NAKs between the responses of a READ.
+    fn takes_naks_in_reads(&self) -> bool;
     /// Announces the flow in [`lookup_key`](Self::lookup_key) as a sending requester; false if the ring is full.
     fn announce_requester(&mut self) -> bool;
     /// Announces a rate cut to the HTB pacer in user space, if it is running.

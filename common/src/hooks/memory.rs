@@ -259,6 +259,9 @@ impl<'a> Env<'a> for MemoryEnv<'a> {
     fn drops_stale_acks(&self) -> bool {
         true
     }
+    fn takes_naks_in_reads(&self) -> bool {
+        true
+    }
     fn announce_requester(&mut self) -> bool {
         self.memory.announced_requesters.push(self.memory.lookup_key);
         true

@@ -198,8 +198,7 @@ fn response<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<Response> {
         Opcode::RC_ACKNOWLEDGE | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST
     );
     if is_first && syndrome == UNVERIFIED && roce.class == Class::ReadResponse {
-        // Both concern soft-RoCE after Linux 6.1.
-        let takes_naks_in_reads = s.env().drops_stale_acks();
+        let takes_naks_in_reads = s.env().takes_naks_in_reads();
         let if_correct = s.env().requester(
             false,
             #[inline(always)]

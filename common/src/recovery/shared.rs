@@ -51,13 +51,13 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
     requester.on_response(&packet, now_ns).into()
 }
 
-/// [`SharedRequester::acknowledges`] as a BPF subprogram: [`UNVERIFIED`], or [`VERIFIED`] with that PSN.
+/// [`SharedRequester::acknowledged_end`] as a BPF subprogram: [`UNVERIFIED`], or [`VERIFIED`] with that PSN.
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
-extern "C" fn dcqcn_acknowledges(requester: *mut Requester, psn: u64, takes_naks_in_reads: u64) -> u64 {
+extern "C" fn dcqcn_acknowledged_end(requester: *mut Requester, psn: u64, takes_naks_in_reads: u64) -> u64 {
     // SAFETY: called below with a cell only.
     let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
-    let end = requester.acknowledges(psn as u32, takes_naks_in_reads != 0);
+    let end = requester.acknowledged_end(psn as u32, takes_naks_in_reads != 0);
     end.map_or(UNVERIFIED, |end| VERIFIED | end).into()
 }
 
@@ -144,7 +144,7 @@ impl<'a> SharedRequester<'a> {
     /// kernel.
     #[inline(always)]
     pub(crate) fn syndrome_if_correct(self, psn: u32, takes_naks_in_reads: bool) -> u32 {
-        dcqcn_acknowledges(self.0.as_ptr(), psn.into(), takes_naks_in_reads.into()) as u32
+        dcqcn_acknowledged_end(self.0.as_ptr(), psn.into(), takes_naks_in_reads.into()) as u32
     }
 
     /// Whether to drop a response, as an ACK of requests that a READ response has acknowledged. Verified once by the kernel.
@@ -198,16 +198,27 @@ impl<'a> SharedRequester<'a> {
         // Not ATOMIC WRITE and FLUSH, though a READ response answers them: soft-RoCE completes both by a later ACK or NAK, like a
         // SEND (`check_psn` of rxe_comp.c, Linux 6.12).
         let is_answered = is_read || matches!(packet.opcode, Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD);
-        let ahead = distance(get!(self.next), psn);
-        // A retransmission behind an unanswered READ repeats acknowledged SENDs. It follows the READ, and goes not that far back.
-        let is_retried =
-            ahead < 0 && ahead >= -MAX_UNACKNOWLEDGED && !has_passed(INITIAL_NS, get!(self.sent_ns), now_ns);
+        let (ahead, own_qpn) = (distance(get!(self.next), psn), get!(self.own_qpn));
         // A PSN half of all PSNs ahead compares as one before.
-        let is_acknowledged = get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
+        let is_acknowledged = own_qpn != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
         let is_new = get!(self.sent_ns) == 0;
-        // A QP with the numbers of an earlier one, which may have had no ACK.
-        if is_new || is_acknowledged && !is_answered && !is_retried || ahead < -MAX_IN_FLIGHT {
+        // No retransmission goes that far back.
+        let is_far = ahead < -MAX_IN_FLIGHT;
+        if is_new || is_far || is_acknowledged && !is_read {
+            let (read_next, retrying) = (get!(self.read_next), get!(self.retrying) & AWAITS_READ);
+            let srtt_ns = get!(self.srtt_ns);
             self.start(psn);
+            if !is_far && ahead < 0 {
+                // A retransmission behind an unanswered READ, or the first packet of another QP with the same numbers: in both,
+                // everything before it is acknowledged.
+                set!(self.srtt_ns = srtt_ns);
+                if retrying != 0 && distance(read_next, psn) > 0 {
+                    set!(self.read_next = read_next);
+                    set!(self.retrying = retrying);
+                }
+                set!(self.acknowledged = psn);
+                set!(self.own_qpn = own_qpn);
+            }
         }
         set!(self.sent_ns = now_ns);
         let behind = distance(psn, get!(self.answered));
@@ -449,7 +460,10 @@ impl<'a> SharedRequester<'a> {
         let mut has_gap = false;
         if packet.syndrome == UNVERIFIED || packet.syndrome >= VERIFIED {
             let end = Psn::new(packet.syndrome).get();
-            if packet.syndrome >= VERIFIED && (own_qpn == 0 || distance(get!(self.acknowledged), end) > 0) {
+            if packet.syndrome >= VERIFIED
+                && distance(end, get!(self.next)) >= 0
+                && (own_qpn == 0 || distance(get!(self.acknowledged), end) > 0)
+            {
                 set!(self.acknowledged = end);
                 set!(self.own_qpn = packet.own_qpn);
             }
@@ -467,12 +481,12 @@ impl<'a> SharedRequester<'a> {
         has_gap
     }
 
-    /// The acknowledged PSN if the ICRC of a first READ response or an atomic acknowledgement is correct; `None` if it need not be
-    /// verified: no SEND or WRITE before it is unacknowledged.
+    /// First PSN that a first READ response or an atomic acknowledgement, if its ICRC is correct, leaves unacknowledged; `None` if it
+    /// would not advance that PSN.
     ///
-    /// Not a PSN that may be within a READ, unless the stack takes NAKs there.
+    /// `None` also if that PSN may be within a READ, unless the stack takes NAKs there.
     #[inline(always)]
-    pub(super) fn acknowledges(self, psn: u32, takes_naks_in_reads: bool) -> Option<u32> {
+    pub(super) fn acknowledged_end(self, psn: u32, takes_naks_in_reads: bool) -> Option<u32> {
         let (next, data_end) = (get!(self.next), get!(self.data_end));
         let kinds = get!(self.kinds);
         let unknown_end = get!(self.unknown_end);

@@ -344,8 +344,9 @@ fn read_behind_acknowledged_data_is_named() {
     assert_eq!(requester.action(UNLIMITED, 99 * MS, NONE, 0), Action::RnrNak(10));
     // The stack repeats what follows.
     requester.on_request(&request(SEND, 11, 0), 12 * MS);
-    assert_eq!(requester.acknowledged(), Some(13));
+    assert_eq!(requester.acknowledged(), Some(11));
     assert_eq!(requester.action(NEWER, 99 * MS, NONE, 0), Action::RnrNak(10));
+    requester.on_response(&ack(11), 13 * MS);
     requester.on_response(&read_response(ONLY, 10), 14 * MS);
     assert_eq!(requester.action(NEWER, 99 * MS, NONE, 0), Action::Idle);
 }
@@ -436,6 +437,29 @@ fn late_response_acknowledges_nothing_later() {
     }
 }
 
+/// Both ends of a QP are reset and start at PSN 0 again, with or without a READ.
+#[test]
+fn reset_qp_acknowledges_nothing_of_the_earlier() {
+    for first in [SEND, READ, Opcode::RC_FETCH_ADD] {
+        for at_ns in [MS, 60_000 * MS] {
+            let mut requester = acknowledged(99);
+            requester.send(at_ns, [(first, 0, 100)]);
+            for psn in 1..=100 {
+                requester.send(at_ns, [(SEND, psn, 0)]);
+            }
+            let named = if first == READ { 1 } else { 0 };
+            assert_eq!(requester.acknowledged(), Some(named), "{first:?}");
+            for settings in [UNLIMITED, NEWER] {
+                let action = requester.action(settings, at_ns + 20_000 * MS, NONE, 0);
+                assert!(
+                    matches!(action, Action::Nak(0 | 1) | Action::RnrNak(0 | 1)),
+                    "{first:?}: {action:?}"
+                );
+            }
+        }
+    }
+}
+
 /// Another QP sends a READ where the earlier one sent data. A response to the rest of it is no start of a message.
 #[test]
 fn read_in_place_of_data_is_unknown() {
@@ -488,11 +512,13 @@ fn vain_probes_leave_the_stack_time() {
 
 #[test]
 fn reused_psns_or_qpns_reset_requester() {
-    for (psn, at_ms) in [(500, 10), (1_000, 2_000)] {
-        let mut requester = acknowledged(1_000);
-        requester.on_request(&request(SEND, psn, 0), at_ms * MS);
-        assert_eq!(requester.acknowledged(), None);
-    }
+    let mut requester = acknowledged(1_000);
+    requester.send(10 * MS, [(SEND, 500, 0), (SEND, 501, 0)]);
+    assert_eq!(requester.acknowledged(), Some(500));
+    assert_eq!(requester.action(RULES, 20_000 * MS, NONE, 0), Action::Nak(500));
+    // Late, of the earlier QP.
+    requester.on_response(&ack(1_000), 11 * MS);
+    assert_eq!(requester.acknowledged(), Some(500));
     let mut requester = acknowledged(1_000);
     requester.on_response(&Response { own_qpn: QPN + 1, ..ack(1_000) }, 10 * MS);
     requester.on_request(&request(SEND, 1_001, 0), 10 * MS);

@@ -252,7 +252,8 @@ const fn first_block(mask: &[u8]) -> [u32; BLOCK] {
 static V4_BLOCK: [u32; BLOCK] = first_block(&V4_MASK);
 static V6_BLOCK: [u32; BLOCK] = first_block(&V6_MASK);
 
-/// [`verify`] for BPF programs, which cannot hold a packet. It has `len` bytes, starts with its IP header, and has no IP options.
+/// [`verify`] for BPF programs, whose stack is too small for a packet. `packet` starts with its IP header, has no IP options, and is
+/// `len` bytes long.
 ///
 /// False for packets longer than those of the largest path MTU.
 #[inline(always)]

@@ -139,7 +139,8 @@ pub(crate) fn create_maps<'a>(
 ) -> Result<Ebpf, Error> {
     loader
         .override_global("MODE", number(mode), true)
-        .override_global("STALE_ACKS", stale_acks(), true)
+        .override_global("STALE_ACKS", flag(SoftRoce::current().ends_at_stale_acks()), true)
+        .override_global("NAKS_IN_READS", flag(SoftRoce::current().takes_naks_in_reads()), true)
         .map_max_entries("RP", sizes.rp_sets())
         .map_max_entries("NP", sizes.np_sets())
         .map_max_entries("PAIRS", sizes.pairs())
@@ -166,9 +167,9 @@ const fn number(mode: Mode) -> &'static u32 {
     }
 }
 
-/// Whether to drop stale ACKs.
-fn stale_acks() -> &'static u32 {
-    if SoftRoce::current().ends_at_stale_acks() { &1 } else { &0 }
+/// The value of a variable that is 0 or 1, for a loader of any lifetime.
+const fn flag(is_on: bool) -> &'static u32 {
+    if is_on { &1 } else { &0 }
 }
 
 /// Second half of [`load`]: loads the programs, which takes nearly all of the time.
