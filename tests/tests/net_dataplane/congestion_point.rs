@@ -158,6 +158,8 @@ fn gso_packet_marked_and_paced_as_a_whole() -> Result<()> {
     sender.add_v4("s0", 1, 24)?;
     sender.add_neighbour("s0", 2, false)?;
     let socket = sender.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), 0)))??;
+    // Without it, the sender answers CNPs with ICMP.
+    let _receiver = sender.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), ROCE_V2_PORT)))??;
     let data = Roce::default();
     let segment = |psn: u64| Roce { psn: psn as u32, ..data.clone() }.frame().split_off(data.bth());
     let super_packet = (0..SEGMENTS).map(segment).collect::<Vec<_>>().concat();

@@ -18,7 +18,7 @@ fn filled(test: &str) -> Result<Pair> {
         "rpg_hai_rate=1kbit",
     ];
     let mut request = request("a0", Role::Host, &changes)?;
-    (request.settings.flows, request.settings.pacer) = (None, Some(PacerChoice::Htb));
+    (request.settings.flows, request.settings.pacer) = (Some(HTB_MAX_FLOWS), Some(PacerChoice::Htb));
     pair.a.attach_as(&request)?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     // More flows than slots, so that most sets are full; every 16th is cut and gets a class.
