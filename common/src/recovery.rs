@@ -35,8 +35,8 @@
 //! requests: either it still has to process that response, or it awaits another one, which acknowledges them too.
 //!
 //! The first response to a READ, or that to an atomic, acknowledges the SENDs and WRITEs before it (9.7.5.1.2), and their own ACK
-//! may be lost. Its ICRC is verified where it would advance the acknowledged PSN. Other READ responses end the silence, and make
-//! earlier ACKs stale. A packet that the programs have not seen counts as a SEND.
+//! may be lost. Its ICRC is verified where it would advance the acknowledged PSN, from Linux 6.12 on, as that PSN may be within a
+//! READ. Other READ responses end the silence, and make earlier ACKs stale. A packet that the programs have not seen counts as a SEND.
 //!
 //! The egress and ingress programs share this state without a lock, and run on different CPUs. Only ingress advances the
 //! acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a probe later, or lets it
@@ -201,11 +201,9 @@ pub struct Requester {
     /// One past the last PSN of a SEND or WRITE.
     data_end: u32,
     /// Path MTU of the QP, bytes; 0 = unknown.
-    mtu: u16,
+    mtu: u32,
     /// Path MTU that one READ suggests; a second READ must confirm it.
-    mtu_once: u16,
-    /// One past the last PSN that counts as a SEND's but may be a READ's. Written at ingress too.
-    unknown_end: u32,
+    mtu_once: u32,
     /// A PSN that is not within a READ: that of `read_next`, unless its READ continues there. Written at ingress too.
     starts_at: u32,
     /// Kinds of the last 64 PSNs: bit n is that of `next` - 1 - n; 1 = SEND, WRITE or unknown, 0 = READ or atomic.
@@ -314,7 +312,6 @@ impl Requester {
         data_end: 0,
         mtu: 0,
         mtu_once: 0,
-        unknown_end: 0,
         starts_at: NO_PSN,
         kinds: DATA,
         heard_ns: 0,

@@ -157,7 +157,7 @@ pub fn drops_stale_acks() -> bool {
     STALE_ACKS.load() != 0
 }
 
-/// 1 = soft-RoCE processes NAKs between the responses of a READ.
+/// 1 = soft-RoCE processes NAKs between the responses of a READ. Read-only too, and 0 on Linux 6.1.
 #[unsafe(no_mangle)]
 static NAKS_IN_READS: Global<u32> = Global::new(0);
 

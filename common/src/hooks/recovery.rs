@@ -197,12 +197,15 @@ fn response<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<Response> {
         opcode,
         Opcode::RC_ACKNOWLEDGE | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST
     );
-    if is_first && syndrome == UNVERIFIED && roce.class == Class::ReadResponse {
-        let takes_naks_in_reads = s.env().takes_naks_in_reads();
+    if s.env().takes_naks_in_reads()
+        && is_first
+        && syndrome == UNVERIFIED
+        && roce.class == Class::ReadResponse
+    {
         let if_correct = s.env().requester(
             false,
             #[inline(always)]
-            |requester| requester.syndrome_if_correct(psn, takes_naks_in_reads),
+            |requester| requester.syndrome_if_correct(psn),
         );
         syndrome = if_correct.unwrap_or(UNVERIFIED);
         if syndrome >= VERIFIED && !s.has_correct_icrc(roce) {

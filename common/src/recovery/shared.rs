@@ -54,10 +54,10 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
 /// [`SharedRequester::acknowledged_end`] as a BPF subprogram: [`UNVERIFIED`], or [`VERIFIED`] with that PSN.
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
-extern "C" fn dcqcn_acknowledged_end(requester: *mut Requester, psn: u64, takes_naks_in_reads: u64) -> u64 {
+extern "C" fn dcqcn_acknowledged_end(requester: *mut Requester, psn: u64) -> u64 {
     // SAFETY: called below with a cell only.
     let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
-    let end = requester.acknowledged_end(psn as u32, takes_naks_in_reads != 0);
+    let end = requester.acknowledged_end(psn as u32);
     end.map_or(UNVERIFIED, |end| VERIFIED | end).into()
 }
 
@@ -143,8 +143,8 @@ impl<'a> SharedRequester<'a> {
     /// [`Response::syndrome`] of a first READ response or atomic acknowledgement, if its ICRC is correct. Verified once by the
     /// kernel.
     #[inline(always)]
-    pub(crate) fn syndrome_if_correct(self, psn: u32, takes_naks_in_reads: bool) -> u32 {
-        dcqcn_acknowledged_end(self.0.as_ptr(), psn.into(), takes_naks_in_reads.into()) as u32
+    pub(crate) fn syndrome_if_correct(self, psn: u32) -> u32 {
+        dcqcn_acknowledged_end(self.0.as_ptr(), psn.into()) as u32
     }
 
     /// Whether to drop a response, as an ACK of requests that a READ response has acknowledged. Verified once by the kernel.
@@ -173,7 +173,6 @@ impl<'a> SharedRequester<'a> {
     #[inline(always)]
     fn start(self, psn: u32) {
         set!(self.own_qpn = 0);
-        set!(self.unknown_end = psn);
         set!(self.kinds = DATA);
         set!(self.next = psn);
         set!(self.read_bytes = 0);
@@ -233,17 +232,12 @@ impl<'a> SharedRequester<'a> {
         let next = get!(self.next);
         let ahead = distance(next, psn);
         if ahead > 0 {
-            set!(self.unknown_end = psn);
             self.add_data(next, psn);
             self.move_next(psn, DATA);
         }
         // If the packets before it are unknown, a READ may be the retransmitted rest of another. It counts as a SEND.
         let may_be_rest = is_read && (is_new || ahead > 0);
         if is_answered && !may_be_rest {
-            if ahead < 0 && ahead >= -64 && get!(self.kinds) >> (!ahead & 63) & 1 != 0 {
-                // Another QP, or one whose first packets were not seen.
-                set!(self.unknown_end = next);
-            }
             if ahead >= 0 {
                 self.add_read(psn, if is_read { packet.bytes } else { 0 });
             } else if distance(psn, get!(self.read_next)) >= 0 {
@@ -259,12 +253,10 @@ impl<'a> SharedRequester<'a> {
                 set!(self.mtu_once = 0);
                 set!(self.read_bytes = 0);
                 set!(self.reads_end = psn);
-                set!(self.unknown_end = psn);
                 self.move_next(psn, DATA);
             }
             let end = plus(psn, 1);
             if is_read {
-                set!(self.unknown_end = end);
                 set!(self.read_psn = psn);
                 set!(self.read_bytes = packet.bytes);
             }
@@ -282,7 +274,7 @@ impl<'a> SharedRequester<'a> {
             }
         }
         if matches!(packet.opcode.class(), Class::Data) && is_mtu(packet.bytes) {
-            set!(self.mtu = packet.bytes as u16);
+            set!(self.mtu = packet.bytes);
         }
         self.announces(now_ns)
     }
@@ -388,7 +380,7 @@ impl<'a> SharedRequester<'a> {
             set!(self.starts_at = psn);
             set!(self.read_next = psn);
         }
-        let mtu = u32::from(get!(self.mtu));
+        let mtu = get!(self.mtu);
         set!(self.read_psn = psn);
         set!(self.read_bytes = if bytes > MIN_MTU && mtu == 0 { bytes } else { 0 });
         let packets = if bytes > MIN_MTU && mtu != 0 { responses(bytes, mtu) } else { 1 };
@@ -419,7 +411,6 @@ impl<'a> SharedRequester<'a> {
                 is_known = true;
                 set!(self.reads_end = psn);
                 if !is_read && known_mtu == 0 {
-                    let mtu = mtu as u16;
                     set!(self.mtu = if get!(self.mtu_once) == mtu { mtu } else { 0 });
                     set!(self.mtu_once = mtu);
                 }
@@ -427,12 +418,11 @@ impl<'a> SharedRequester<'a> {
             mtu *= 2;
         }
         // A READ that may be the rest of another has no known length either, though the path MTU may be known.
-        let known_mtu = u32::from(get!(self.mtu));
+        let known_mtu = get!(self.mtu);
         let is_doubtful = responses(read_bytes, if known_mtu == 0 { MAX_MTU } else { known_mtu }) != packets;
         if is_doubtful {
             // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
             // Others are within the READ, but not the first.
-            set!(self.unknown_end = psn);
             self.add_data(read_psn, psn);
         }
         set!(self.read_bytes = 0);
@@ -484,25 +474,23 @@ impl<'a> SharedRequester<'a> {
     /// First PSN that a first READ response or an atomic acknowledgement, if its ICRC is correct, leaves unacknowledged; `None` if it
     /// would not advance that PSN.
     ///
-    /// `None` also if that PSN may be within a READ, unless the stack takes NAKs there.
+    /// It may be within a READ, which only a stack that takes NAKs there may be told.
     #[inline(always)]
-    pub(super) fn acknowledged_end(self, psn: u32, takes_naks_in_reads: bool) -> Option<u32> {
+    pub(super) fn acknowledged_end(self, psn: u32) -> Option<u32> {
         let (next, data_end) = (get!(self.next), get!(self.data_end));
         let kinds = get!(self.kinds);
-        let unknown_end = get!(self.unknown_end);
         let behind = distance(psn, next);
         let is_consistent = get!(self.next) == next;
         let known = if behind < 64 { kinds >> (behind & 63) } else { READS };
-        let (end, is_known) = match known {
-            _ if distance(data_end, psn) >= 0 => (data_end, true),
+        let end = match known {
+            _ if distance(data_end, psn) >= 0 => data_end,
             // There may be data before it.
-            READS => (psn, false),
+            READS => psn,
             // Those between are READs.
-            _ => (plus(psn, known.trailing_zeros().wrapping_neg()), true),
+            _ => plus(psn, known.trailing_zeros().wrapping_neg()),
         };
         let is_progress = get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0;
-        let is_start = takes_naks_in_reads || is_known && distance(unknown_end, end) > 0;
-        (is_consistent && behind > 0 && is_progress && is_start).then_some(end)
+        (is_consistent && behind > 0 && is_progress).then_some(end)
     }
 
     /// Stores the PSN of a READ response, unless it is beyond all that can be outstanding.
@@ -540,12 +528,9 @@ impl<'a> SharedRequester<'a> {
                 // may be changing it.
                 set!(self.data_end = end);
             }
-            // The same for the last READ, during SENDs, and for the last unknown PSN.
             if distance(get!(self.answered), end) > UNSEEN as i32 {
+                // The same for the last READ, during SENDs.
                 set!(self.answered = before_unseen(end));
-            }
-            if distance(get!(self.unknown_end), end) > UNSEEN as i32 {
-                set!(self.unknown_end = before_unseen(end));
             }
             // An ACK of a later request does not end the stack's retransmission of a READ.
             let read_next = get!(self.read_next);
