@@ -7,6 +7,8 @@ file=$1 version=$2 root=$3 emulator=${4:-} own=${5:-}
 name=$(basename "$file")
 work=$(mktemp -d "$root.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+# A signal alone does not run the trap above in every shell.
+trap 'exit 1' HUP INT TERM
 
 fail() {
     echo "$name: $*" >&2

@@ -94,7 +94,7 @@ impl Topology {
         self.netns.map(|netns| format!("ip netns exec {netns}")).unwrap_or_default()
     }
 
-    /// The same for the interface for `dcqcn`.
+    /// Prefix of commands in the namespace of the interface that `dcqcn` is attached to.
     fn exec_at_iface(&self) -> String {
         if self.iface == self.rdma { self.exec() } else { String::new() }
     }

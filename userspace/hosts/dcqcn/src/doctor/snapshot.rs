@@ -73,7 +73,7 @@ pub(crate) struct Receiving {
     /// `net.core.netdev_max_backlog`.
     pub max_backlog: u64,
     pub busiest_cpu: u32,
-    /// Its time in softirqs between the two readings, percent; 0 if they were too close.
+    /// Time of that CPU in softirqs between the two readings, percent; 0 if they were too close.
     pub softirq_percent: u64,
 }
 
@@ -251,7 +251,7 @@ pub(crate) struct Rdma {
     /// Port number; recordings of older versions have the first port only.
     #[serde(default = "first_port")]
     pub port: u32,
-    /// Its interface; recordings of older versions have those of all ports.
+    /// Interface of the port; recordings of older versions have the interfaces of all ports.
     pub ifaces: Vec<String>,
     /// Whether the adapter transfers packets in hardware; `None` if its kind could not be read.
     pub hardware: Option<bool>,
