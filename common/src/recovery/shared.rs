@@ -56,7 +56,7 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
 #[inline(never)]
 extern "C" fn dcqcn_acknowledged_end(requester: *mut Requester, psn: u64) -> u64 {
     // SAFETY: called below with a cell only.
-    let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
+    let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return UNVERIFIED.into() };
     let end = requester.acknowledged_end(psn as u32);
     end.map_or(UNVERIFIED, |end| VERIFIED | end).into()
 }
@@ -256,12 +256,12 @@ impl<'a> SharedRequester<'a> {
                 self.move_next(psn, DATA);
             }
             let end = plus(psn, 1);
+            self.add_data(psn, end);
+            self.move_next(end, DATA);
             if is_read {
                 set!(self.read_psn = psn);
                 set!(self.read_bytes = packet.bytes);
             }
-            self.add_data(psn, end);
-            self.move_next(end, DATA);
         }
         if ahead < 0 {
             // A retransmission measures no round trip: Karn's rule (RFC 6298, §3).
@@ -447,20 +447,18 @@ impl<'a> SharedRequester<'a> {
             set!(self.sent_ns = 0);
             return false;
         }
-        let mut has_gap = false;
-        if packet.syndrome == UNVERIFIED || packet.syndrome >= VERIFIED {
-            let end = Psn::new(packet.syndrome).get();
-            if packet.syndrome >= VERIFIED
-                && distance(end, get!(self.next)) >= 0
-                && (own_qpn == 0 || distance(get!(self.acknowledged), end) > 0)
-            {
-                set!(self.acknowledged = end);
-                set!(self.own_qpn = packet.own_qpn);
+        let has_gap = match packet.syndrome {
+            UNVERIFIED | VERIFIED.. => {
+                if packet.syndrome != UNVERIFIED {
+                    self.acknowledge(Psn::new(packet.syndrome).get(), packet.own_qpn);
+                }
+                self.on_read_response(packet.opcode, psn, now_ns)
             }
-            has_gap = self.on_read_response(packet.opcode, psn, now_ns);
-        } else {
-            self.on_verified(packet, now_ns);
-        }
+            _ => {
+                self.on_verified(packet, now_ns);
+                false
+            }
+        };
         set!(self.heard_ns = now_ns);
         set!(self.udp_sport = packet.udp_sport);
         let timed_ns = get!(self.timed_ns);
@@ -474,14 +472,12 @@ impl<'a> SharedRequester<'a> {
     /// First PSN that a first READ response or an atomic acknowledgement, if its ICRC is correct, leaves unacknowledged; `None` if it
     /// would not advance that PSN.
     ///
-    /// It may be within a READ, which only a stack that takes NAKs there may be told.
+    /// It may be within a READ, so it is for stacks that take NAKs there. However stale these fields are, it is not after `psn`.
     #[inline(always)]
-    pub(super) fn acknowledged_end(self, psn: u32) -> Option<u32> {
-        let (next, data_end) = (get!(self.next), get!(self.data_end));
-        let kinds = get!(self.kinds);
-        let behind = distance(psn, next);
-        let is_consistent = get!(self.next) == next;
-        let known = if behind < 64 { kinds >> (behind & 63) } else { READS };
+    fn acknowledged_end(self, psn: u32) -> Option<u32> {
+        let data_end = get!(self.data_end);
+        let behind = distance(psn, get!(self.next));
+        let known = if behind < 64 { get!(self.kinds) >> (behind & 63) } else { READS };
         let end = match known {
             _ if distance(data_end, psn) >= 0 => data_end,
             // There may be data before it.
@@ -490,7 +486,17 @@ impl<'a> SharedRequester<'a> {
             _ => plus(psn, known.trailing_zeros().wrapping_neg()),
         };
         let is_progress = get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0;
-        (is_consistent && behind > 0 && is_progress).then_some(end)
+        (behind > 0 && is_progress).then_some(end)
+    }
+
+    /// Advances the acknowledged PSN, unless egress has started another QP meanwhile.
+    #[inline(always)]
+    fn acknowledge(self, end: u32, own_qpn: u32) {
+        let is_progress = get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0;
+        if is_progress && distance(end, get!(self.next)) >= 0 {
+            set!(self.acknowledged = end);
+            set!(self.own_qpn = own_qpn);
+        }
     }
 
     /// Stores the PSN of a READ response, unless it is beyond all that can be outstanding.
