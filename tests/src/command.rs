@@ -23,6 +23,11 @@ pub fn binary() -> Result<PathBuf> {
     built("DCQCN_BIN")
 }
 
+/// Path of `dcqcn` with failpoints.
+fn failpoints_binary() -> Result<PathBuf> {
+    built("DCQCN_FAILPOINTS_BIN")
+}
+
 pub fn lab_binary() -> Result<PathBuf> {
     built("DCQCN_LAB_BIN")
 }
@@ -42,8 +47,17 @@ pub fn dcqcn_lab(line: &str) -> Result<Command> {
 }
 
 pub fn dcqcn(line: &str) -> Result<Command> {
-    let mut command = Command::new(binary()?);
-    command.args(line.split_whitespace());
+    dcqcn_with(line, &[])
+}
+
+/// Start of the names of the variables that `dcqcn` with failpoints reads.
+const FAILPOINT: &str = "DCQCN_TEST_";
+
+/// `dcqcn` with environment variables; the build with failpoints if one of them controls those.
+pub fn dcqcn_with(line: &str, environment: &[(&str, &str)]) -> Result<Command> {
+    let needs_failpoints = environment.iter().any(|(name, _)| name.starts_with(FAILPOINT));
+    let mut command = Command::new(if needs_failpoints { failpoints_binary()? } else { binary()? });
+    command.args(line.split_whitespace()).envs(environment.iter().copied());
     Ok(command)
 }
 

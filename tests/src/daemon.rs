@@ -148,9 +148,9 @@ fn within(dir: &TempDir, file: &str) -> String {
 
 fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> Result<Running> {
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
-    let mut command = dcqcn("run")?;
+    let mut command = dcqcn_with("run", environment)?;
     command.args(options).arg("--config").arg(dir.join("dcqcn.toml"));
-    command.env("DCQCN_AUDIT", dir).env_remove("DCQCN_LOG").envs(environment.iter().copied());
+    command.env("DCQCN_AUDIT", dir).env_remove("DCQCN_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     Running::spawn(host, command)
 }

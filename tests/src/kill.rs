@@ -17,11 +17,14 @@ pub enum Tc {
 
 /// A command that attaches this way, if it does.
 pub fn command(lab: &Lab, tc: Tc, line: &str) -> Result<Command> {
-    let mut command = dcqcn(line)?;
+    command_with(lab, tc, line, None)
+}
+
+fn command_with(lab: &Lab, tc: Tc, line: &str, failpoint: Option<(&str, &str)>) -> Result<Command> {
+    let clsact = (tc == Tc::Clsact).then_some(("DCQCN_TEST_CLSACT", "1"));
+    let environment: Vec<_> = failpoint.into_iter().chain(clsact).collect();
+    let mut command = dcqcn_with(line, &environment)?;
     command.env("DCQCN_AUDIT", lab.path("audit"));
-    if tc == Tc::Clsact {
-        command.env("DCQCN_TEST_CLSACT", "1");
-    }
     Ok(command)
 }
 
@@ -33,8 +36,8 @@ pub fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
 
 /// Runs a command that is killed at its `n`-th step; returns its output, or `None` if it has fewer steps and succeeds.
 pub fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<Option<String>> {
-    let mut command = command(lab, tc, line)?;
-    command.env("DCQCN_TEST_ABORT", n.to_string());
+    let step = n.to_string();
+    let command = command_with(lab, tc, line, Some(("DCQCN_TEST_ABORT", step.as_str())))?;
     let output = lab.host.output(command)?;
     let message = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {

@@ -37,8 +37,8 @@ pub use tempfile::TempDir;
 
 pub use crate::bpf::{LO, LoadedObjects};
 pub use crate::command::{
-    Running, binary, cpu_time, dcqcn, dcqcn_fleet, dcqcn_lab, error_of, find_program, memory_kb, output_of,
-    status_field, words,
+    Running, binary, cpu_time, dcqcn, dcqcn_fleet, dcqcn_lab, dcqcn_with, error_of, find_program, memory_kb,
+    output_of, status_field, words,
 };
 pub use crate::daemon::{CONTROL, Daemon, HOST, get};
 pub use crate::fleet::{Etcd, FleetFixture};

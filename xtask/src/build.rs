@@ -17,6 +17,10 @@ use crate::{
 pub type Binary = (&'static str, &'static str);
 /// The operator's command.
 pub const COMMAND: Binary = ("dcqcn", "dcqcn");
+/// The same with failpoints, for tests.
+pub const FAILPOINTS: Binary = ("dcqcn-failpoints", "dcqcn");
+/// The feature it is built with.
+pub(crate) const FAILPOINTS_FEATURE: &str = "dcqcn/failpoints";
 /// The experimenter's.
 pub const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
 /// The one for many hosts.
@@ -33,8 +37,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
     with(workspace, &[])
 }
 
-/// As `run`, with other binaries. In one build, because separate ones select other features of shared crates, and
-/// compile these twice.
+/// As `run`, with other binaries.
 pub fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<String>> {
     let left_out = packages::left_out(workspace);
     let commands = [COMMAND, LAB, FLEET];
@@ -43,7 +46,7 @@ pub fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<String>> 
     Ok(left_out)
 }
 
-/// Sets up, and builds these binaries for release together.
+/// Sets up, and builds these binaries for release.
 pub fn release(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
     build(workspace, "release", binaries)
 }
@@ -62,16 +65,38 @@ fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()
 
     let names: Vec<&str> = binaries.iter().map(|(name, _)| *name).collect();
     header(format_args!("{}, profile {profile}", names.join(" and ")));
-    let mut command = workspace.cargo("build");
-    command.args(["--profile", profile]);
-    for (name, package) in binaries {
-        command.args(["--package", package, "--bin", name]);
-    }
-    stream(&mut command)?;
+    compile(binaries, || {
+        let mut command = workspace.cargo("build");
+        command.args(["--profile", profile]);
+        command
+    })?;
     eprintln!("   eBPF object  {} ({} bytes)", workspace.relative(&object), size_bytes(&object)?);
     for name in names {
         let binary = workspace.binary_of(profile, name);
         eprintln!("   command      {} ({} bytes)", workspace.relative(&binary), size_bytes(&binary)?);
+    }
+    Ok(())
+}
+
+/// Runs a command like `cargo build` for these binaries, and a separate one for [`FAILPOINTS`].
+///
+/// In one build, the others would have its feature too.
+pub(crate) fn compile(binaries: &[Binary], cargo: impl Fn() -> Command) -> Result<()> {
+    let (failpoints, others): (Vec<_>, Vec<_>) = binaries.iter().partition(|binary| **binary == FAILPOINTS);
+    let with_feature = ["--features", FAILPOINTS_FEATURE];
+    for (selected, features) in [(others, &[][..]), (failpoints, &with_feature[..])] {
+        if selected.is_empty() {
+            continue;
+        }
+        let mut command = cargo();
+        // All packages each time: other selections select other features of shared crates, and compile these twice.
+        for (_, package) in binaries {
+            command.args(["--package", package]);
+        }
+        for (name, _) in selected {
+            command.args(["--bin", name]);
+        }
+        stream(command.args(features))?;
     }
     Ok(())
 }

@@ -294,13 +294,14 @@ fn compile(
     let target = format!("{arch}-unknown-linux-musl");
     let added = rustup(["target", "add", &target])?;
     ensure!(added.is_some(), "the standard library for {target} is installed by rustup; install rustup");
-    let mut command = Command::new(zig.join("cargo-zigbuild"));
-    command.args(["zigbuild", "--profile", "dist", "--target", &target]).current_dir(workspace.root());
-    command.env("CARGO_TARGET_DIR", workspace.host_target()).env("PATH", path_with(zig)?);
-    for (name, package) in binaries {
-        command.args(["--package", package, "--bin", name]);
-    }
-    stream(command.env("DCQCN_EBPF_OBJECT", object))
+    let path = path_with(zig)?;
+    build::compile(binaries, || {
+        let mut command = Command::new(zig.join("cargo-zigbuild"));
+        command.args(["zigbuild", "--profile", "dist", "--target", &target]).current_dir(workspace.root());
+        command.env("CARGO_TARGET_DIR", workspace.host_target()).env("PATH", &path);
+        command.env("DCQCN_EBPF_OBJECT", &object);
+        command
+    })
 }
 
 /// A static binary, emulated if it has another architecture.

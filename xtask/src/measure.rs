@@ -107,7 +107,7 @@ pub(crate) fn soak(workspace: &Workspace, args: &SoakArgs) -> Result<()> {
     if args.report {
         return report_soak(workspace);
     }
-    prepare(workspace, "soak", &[build::COMMAND, SOAK])?;
+    prepare(workspace, "soak", &[build::COMMAND, build::FAILPOINTS, SOAK])?;
     let mut options = format!("--for {}", args.length);
     if let Some(seed) = args.seed {
         options += &format!(" --seed {seed}");
@@ -116,7 +116,9 @@ pub(crate) fn soak(workspace: &Workspace, args: &SoakArgs) -> Result<()> {
     header("soak");
     // The program exits in an orderly way, and reverts its changes.
     let mut command = run::with_parent_death_signal("TERM", workspace.binary_of("release", SOAK.0));
-    command.env("DCQCN_BIN", workspace.binary()).args(options.split(' ')).args(&args.more);
+    command.env("DCQCN_BIN", workspace.binary());
+    command.env("DCQCN_FAILPOINTS_BIN", workspace.binary_of("release", build::FAILPOINTS.0));
+    command.args(options.split(' ')).args(&args.more);
     drop(fs::remove_file(soak_log(workspace)));
     let table = output_of(&mut command).context("some faults did harm")?;
     // Other load on the machine qualifies the times.

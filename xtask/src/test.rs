@@ -94,7 +94,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
                 drop(tests(*ring).arg("--no-run").env("CARGO_TERM_PROGRESS_WHEN", "never").status());
             });
         });
-        build::with(workspace, if rings.contains(&Ring::Vm) { &[build::GUEST] } else { &[] })?;
+        let mut binaries = vec![build::FAILPOINTS];
+        binaries.extend(rings.contains(&Ring::Vm).then_some(build::GUEST));
+        build::with(workspace, &binaries)?;
         drop(built.join());
         anyhow::Ok(downloads.join().unwrap_or_else(|_| apt::unpacked_tools(workspace)))
     })?;
@@ -175,6 +177,7 @@ fn variables(workspace: &Workspace) -> Vec<(&'static str, PathBuf)> {
     let image = dist::test_image(workspace);
     let mut variables = vec![
         ("DCQCN_BIN", workspace.binary()),
+        ("DCQCN_FAILPOINTS_BIN", workspace.binary_of("release", build::FAILPOINTS.0)),
         ("DCQCN_LAB_BIN", workspace.lab()),
         ("DCQCN_FLEET_BIN", workspace.binary_of("release", build::FLEET.0)),
     ];

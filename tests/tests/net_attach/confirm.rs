@@ -179,8 +179,10 @@ fn pending_change_killed_at_every_step() -> Result<()> {
     require!();
     let lab = lab("csteps")?;
     for n in 1..20 {
-        let mut command = dcqcn("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
-        command.env("DCQCN_AUDIT", lab.path("audit")).env("DCQCN_TEST_ABORT", n.to_string());
+        let step = n.to_string();
+        let abort = [("DCQCN_TEST_ABORT", step.as_str())];
+        let mut command = dcqcn_with("set a0 --confirm 1s rpg_ai_rate=20mbit", &abort)?;
+        command.env("DCQCN_AUDIT", lab.path("audit"));
         let output = lab.host.output(command)?;
         let is_killed = output.status.signal() == Some(9);
         ensure!(is_killed || output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

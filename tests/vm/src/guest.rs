@@ -19,9 +19,9 @@ use xtask::{build, dist, page};
 /// second each time. The guest's modules are the running kernel's.
 pub(super) const PREPARE: &str = "\
 mkdir -p /usr/local/bin
-cp /share/dcqcn /share/vm-guest /usr/local/bin
+cp /share/dcqcn /share/dcqcn-failpoints /share/vm-guest /usr/local/bin
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
-export DCQCN_BIN=/usr/local/bin/dcqcn
+export DCQCN_BIN=/usr/local/bin/dcqcn DCQCN_FAILPOINTS_BIN=/usr/local/bin/dcqcn-failpoints
 mkdir -p /dev/pts
 mount -t devpts devpts /dev/pts
 modprobe configfs
@@ -113,8 +113,8 @@ impl Guest {
         if arch == Arch::X86_64 {
             require_c_library(tree)?;
         }
-        for binary in [driver.with_file_name(build::COMMAND.0), driver] {
-            fs::copy(&binary, share.join(binary.file_name().context("a binary without a name")?))?;
+        for name in [build::COMMAND.0, build::FAILPOINTS.0, build::GUEST.0] {
+            fs::copy(driver.with_file_name(name), share.join(name))?;
         }
         dist::copy(&workspace.root().join("tests/vectors"), &share.join("vectors"))?;
         let from = page::origin(workspace, "cargo xtask vm")?;

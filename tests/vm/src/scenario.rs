@@ -45,15 +45,16 @@ pub(super) struct Check {
     pub(super) ok: bool,
 }
 
-/// Builds the guest's driver, for this machine, which has the guest's C library, with the command under test.
+/// Builds the guest's driver, for this machine, which has the guest's C library, with the commands under test.
 pub(super) fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
-    build::with(workspace, &[build::GUEST])?;
+    build::with(workspace, &[build::FAILPOINTS, build::GUEST])?;
     Ok(workspace.binary_of("release", build::GUEST.0))
 }
 
 /// As [`build_driver`], for a guest of another architecture: static.
 pub(super) fn cross_driver(workspace: &Workspace, arch: Arch) -> Result<PathBuf> {
-    let [_, driver] = dist::cross(workspace, arch.name(), [build::COMMAND, build::GUEST])?;
+    let binaries = [build::COMMAND, build::FAILPOINTS, build::GUEST];
+    let [.., driver] = dist::cross(workspace, arch.name(), binaries)?;
     Ok(driver)
 }
 

@@ -210,8 +210,8 @@ fn reload(fixture: &mut SoakFixture, expected: &str) -> Result<()> {
 
 /// Runs a command that is killed at its `n`-th step, if it has that many.
 fn killed(fixture: &SoakFixture, line: &str, n: u32) -> Result<()> {
-    let mut command = fixture.command(line)?;
-    command.env("DCQCN_TEST_ABORT", n.to_string());
+    let step = n.to_string();
+    let command = fixture.command_with(line, &[("DCQCN_TEST_ABORT", step.as_str())])?;
     let output = fixture.pair.a.output(command)?;
     let is_expected = output.status.success() || output.status.signal() == Some(9);
     ensure!(is_expected, "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));

@@ -83,7 +83,12 @@ impl SoakFixture {
 
     /// The command on the managed host, with its audit log next to the daemon's.
     pub(crate) fn command(&self, line: &str) -> Result<Command> {
-        let mut command = dcqcn(line)?;
+        self.command_with(line, &[])
+    }
+
+    /// As [`Self::command`], with environment variables.
+    pub(crate) fn command_with(&self, line: &str, environment: &[(&str, &str)]) -> Result<Command> {
+        let mut command = dcqcn_with(line, environment)?;
         command.env("DCQCN_AUDIT", self.daemon.dir.path());
         Ok(command)
     }
