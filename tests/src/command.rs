@@ -176,3 +176,19 @@ pub fn exit_code(was_well: &Result<bool>) -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shipped_binary_has_no_failpoints() -> Result<()> {
+        let has_failpoints = |binary: &Path| -> Result<bool> {
+            let bytes = fs::read(binary).with_context(|| binary.display().to_string())?;
+            Ok(bytes.windows(FAILPOINT.len()).any(|text| text == FAILPOINT.as_bytes()))
+        };
+        assert!(!has_failpoints(&binary()?)?);
+        assert!(has_failpoints(&failpoints_binary()?)?);
+        Ok(())
+    }
+}
