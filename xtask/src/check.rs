@@ -48,8 +48,13 @@ fn code(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
     build::object(workspace, toolchain, std::env::consts::ARCH)?;
 
     header("clippy, host");
-    let mut clippy = workspace.cargo("clippy");
-    stream(clippy.args(["--workspace", "--all-targets"]).args(without).args(["--", "-D", "warnings"]))?;
+    let clippy = |selected: &[&str]| {
+        let mut clippy = workspace.cargo("clippy");
+        clippy.arg("--workspace").args(selected).args(without).args(["--", "-D", "warnings"]);
+        stream(&mut clippy)
+    };
+    clippy(&["--all-targets"])?;
+    clippy(&["--bin", build::FAILPOINTS.0, "--features", build::FAILPOINTS_FEATURE])?;
     header("clippy, BPF target");
     stream(toolchain.clippy(workspace)?.args(["--", "-D", "warnings"]))?;
 
