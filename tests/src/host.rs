@@ -58,6 +58,12 @@ impl Host {
         Ok(self.run(|| RawSocket::open(index))??)
     }
 
+    /// As [`Self::socket`], for sending only.
+    pub fn sending_socket(&self, iface: &str) -> Result<RawSocket> {
+        let index = self.index(iface)?;
+        Ok(self.run(|| RawSocket::open_to_send(index))??)
+    }
+
     /// A datagram socket for UDP port 4791 at 10.0.0.1 on `iface`: it receives packets that reach the host's own stack.
     pub fn roce_socket(&self, iface: &str) -> Result<UdpSocket> {
         self.add_v4(iface, 1, 24)?;

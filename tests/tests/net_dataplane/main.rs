@@ -9,6 +9,7 @@ mod notification_point;
 mod pacer;
 mod reaction_point;
 mod survive;
+mod under_tcp;
 mod untrusted;
 
 use dcqcn_tests::prelude::*;

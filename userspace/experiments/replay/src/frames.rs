@@ -54,15 +54,21 @@ pub struct RawSocket {
 impl RawSocket {
     /// Opens a socket at the interface with this index, in the calling thread's network namespace.
     pub fn open(ifindex: u32) -> Result<Self> {
-        let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)
-            .map_err(failed("open a packet socket"))?;
+        let fd = packet_socket()?;
         let set_up = || {
             setsockopt(&fd, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES)?;
             set_packet_option(&fd, libc::PACKET_AUXDATA)?;
             set_packet_option(&fd, PACKET_IGNORE_OUTGOING)
         };
         set_up().map_err(failed("set up a packet socket"))?;
-        bind(&fd, ifindex).map_err(failed("bind a packet socket"))?;
+        bind(&fd, ifindex, libc::ETH_P_ALL as u16).map_err(failed("bind a packet socket"))?;
+        Ok(Self { fd })
+    }
+
+    /// As [`Self::open`], for sending only: it does not store, or slow down, what the interface receives.
+    pub fn open_to_send(ifindex: u32) -> Result<Self> {
+        let fd = packet_socket()?;
+        bind(&fd, ifindex, 0).map_err(failed("bind a packet socket"))?;
         Ok(Self { fd })
     }
 
@@ -150,6 +156,12 @@ impl RawSocket {
     }
 }
 
+/// A packet socket that receives nothing until it is bound to a protocol.
+fn packet_socket() -> Result<OwnedFd> {
+    socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)
+        .map_err(failed("open a packet socket"))
+}
+
 /// The tag in a packet socket's control message: TPID and TCI.
 fn tag(message: &ControlMessageOwned) -> Option<[u8; 4]> {
     let ControlMessageOwned::Unknown(message) = message else { return None };
@@ -180,10 +192,10 @@ fn set_packet_option(fd: &OwnedFd, option: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn bind(fd: &OwnedFd, ifindex: u32) -> io::Result<()> {
+fn bind(fd: &OwnedFd, ifindex: u32, protocol: u16) -> io::Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
-        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+        sll_protocol: protocol.to_be(),
         sll_ifindex: ifindex.cast_signed(),
         sll_hatype: 0,
         sll_pkttype: 0,
