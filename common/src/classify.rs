@@ -74,7 +74,7 @@ pub struct Roce {
     pub vlan: u32,
     /// Packets on the wire that this buffer becomes; see [`Roce::segments`].
     pub packets: u32,
-    /// Whether a switch has cut it to its headers. Then neither `end` nor the ICRC is valid.
+    /// Whether a switch has cut it to its headers; `end` and the ICRC are then not valid.
     pub is_trimmed: bool,
 }
 
@@ -381,9 +381,9 @@ fn v4<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
     }
 }
 
-/// The counter of an IPv4 packet that passes unchanged because of its IP header.
+/// Checks the IP header: UDP over IPv4, no fragment, no options.
 #[inline(always)]
-fn is_v4(ip: Ipv4<'_>) -> Result<(), Stat> {
+fn check_v4(ip: Ipv4<'_>) -> Result<(), Stat> {
     if ip.protocol() != udp::IP_PROTOCOL {
         return Err(Stat::NotRoce);
     }
@@ -399,7 +399,7 @@ fn is_v4(ip: Ipv4<'_>) -> Result<(), Stat> {
 #[inline(always)]
 fn v4_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V4_HEADERS]) -> Result<Roce, Stat> {
     let ip = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(headers));
-    is_v4(ip)?;
+    check_v4(ip)?;
     let (ip_len, tos) = (ip.total_len() as usize, ip.tos());
     transport(frame, l3, Ipv4::LEN, ip_len, tos, sub::<{ Ipv4::LEN }, TRANSPORT, _>(headers))
 }
@@ -411,7 +411,7 @@ fn short_v4<F: Frame>(frame: &mut F, l3: usize) -> Stat {
     let Some(header) = frame.header(l3) else {
         return Stat::Malformed;
     };
-    match is_v4(Ipv4::new(header)) {
+    match check_v4(Ipv4::new(header)) {
         Ok(()) => short_udp(frame, l3 + Ipv4::LEN),
         Err(stat) => stat,
     }
@@ -426,9 +426,9 @@ fn v6<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
     }
 }
 
-/// The counter of an IPv6 packet that passes unchanged because of its IP header.
+/// Checks the IP header: UDP over IPv6, no extension header.
 #[inline(always)]
-fn is_v6(ip: Ipv6<'_>) -> Result<(), Stat> {
+fn check_v6(ip: Ipv6<'_>) -> Result<(), Stat> {
     let next = ip.next_header();
     if next != udp::IP_PROTOCOL {
         return Err(if ipv6::is_extension_header(next) { Stat::Ipv6Extensions } else { Stat::NotRoce });
@@ -447,8 +447,8 @@ const fn is_mapped(addr: [u32; 4]) -> bool {
 #[inline(always)]
 fn v6_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V6_HEADERS]) -> Result<Roce, Stat> {
     let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(headers));
-    is_v6(ip)?;
-    is_roce(Udp::new(sub::<{ Ipv6::LEN }, { Udp::LEN }, _>(headers)))?;
+    check_v6(ip)?;
+    check_port(Udp::new(sub::<{ Ipv6::LEN }, { Udp::LEN }, _>(headers)))?;
     let (src, dst) = ip.addresses();
     if is_mapped(src) || is_mapped(dst) {
         // Not valid on the wire (RFC 4291 §2.5.5.2); here they identify an IPv4 flow.
@@ -465,7 +465,7 @@ fn short_v6<F: Frame>(frame: &mut F, l3: usize) -> Stat {
     let Some(header) = frame.header(l3) else {
         return Stat::Malformed;
     };
-    match is_v6(Ipv6::new(header)) {
+    match check_v6(Ipv6::new(header)) {
         Ok(()) => short_udp(frame, l3 + Ipv6::LEN),
         Err(stat) => stat,
     }
@@ -476,13 +476,13 @@ fn short_v6<F: Frame>(frame: &mut F, l3: usize) -> Stat {
 fn short_udp<F: Frame>(frame: &mut F, l4: usize) -> Stat {
     frame.pull(l4 + Udp::LEN);
     match frame.header(l4) {
-        Some(header) => is_roce(Udp::new(header)).err().unwrap_or(Stat::Malformed),
+        Some(header) => check_port(Udp::new(header)).err().unwrap_or(Stat::Malformed),
         None => Stat::Malformed,
     }
 }
 
 #[inline(always)]
-fn is_roce(udp: Udp<'_>) -> Result<(), Stat> {
+fn check_port(udp: Udp<'_>) -> Result<(), Stat> {
     match udp.dst_port() {
         udp::ROCE_V2_PORT => Ok(()),
         udp::UET_PORT => Err(Stat::Uet),
@@ -503,14 +503,14 @@ fn transport<F: Frame>(
     headers: &[u8; TRANSPORT],
 ) -> Result<Roce, Stat> {
     let udp = Udp::new(sub::<0, { Udp::LEN }, _>(headers));
-    is_roce(udp)?;
+    check_port(udp)?;
     let udp_len = udp.length() as usize;
     let too_short = udp_len < Udp::LEN + Bth::LEN + icrc::LEN;
     if too_short || header_len + udp_len < ip_len {
         return Err(Stat::Malformed);
     }
-    // A switch that trims a packet does not update the UDP length. Some update the IP length, without which a host drops
-    // the packet; SONiC's do not.
+    // A switch that trims a packet keeps the UDP length. Some adjust the IP length, as hosts drop packets that are shorter
+    // than it; SONiC's keep both.
     let is_trimmed = header_len + udp_len != ip_len || !frame.reaches(l3 + ip_len);
     if is_trimmed && ip_len < header_len + TRANSPORT {
         return Err(Stat::Malformed);
