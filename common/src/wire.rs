@@ -113,59 +113,58 @@ macro_rules! header {
 }
 use header;
 
-/// Reads the big-endian 16 bits at `AT`; that they lie inside is checked at compile time.
+// Fields at a constant offset `AT`, big-endian. The compiler checks that they lie inside the array.
+
+/// Reads 16 bits.
 #[inline(always)]
 const fn be16<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u16 {
     const { assert!(AT + 2 <= N) };
     u16::from_be_bytes([bytes[AT], bytes[AT + 1]])
 }
 
-/// Reads the big-endian 24 bits at `AT` (QPN, PSN, MSN); that they lie inside is checked at compile time.
+/// Reads 24 bits: QPN, PSN, MSN.
 #[inline(always)]
 const fn be24<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u32 {
     const { assert!(AT + 3 <= N) };
     u32::from_be_bytes([0, bytes[AT], bytes[AT + 1], bytes[AT + 2]])
 }
 
-/// Reads the big-endian 32 bits at `AT`; that they lie inside is checked at compile time.
+/// Reads 32 bits.
 #[inline(always)]
 const fn be32<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u32 {
     const { assert!(AT + 4 <= N) };
     u32::from_be_bytes([bytes[AT], bytes[AT + 1], bytes[AT + 2], bytes[AT + 3]])
 }
 
-/// Reads the big-endian 64 bits at `AT`; that they lie inside is checked at compile time.
+/// Reads 64 bits.
 #[inline(always)]
 const fn be64<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u64 {
     u64::from_be_bytes(*sub::<AT, 8, N>(bytes))
 }
 
-/// Writes `value` big-endian at `AT`.
 #[inline(always)]
 const fn put16<const AT: usize, const N: usize>(out: &mut [u8; N], value: u16) {
     *sub_mut::<AT, 2, N>(out) = value.to_be_bytes();
 }
 
-/// Writes the low 24 bits of `value` big-endian at `AT`.
+/// Writes the low 24 bits of `value`.
 #[inline(always)]
 const fn put24<const AT: usize, const N: usize>(out: &mut [u8; N], value: u32) {
     let [_, high, middle, low] = value.to_be_bytes();
     *sub_mut::<AT, 3, N>(out) = [high, middle, low];
 }
 
-/// Writes `value` big-endian at `AT`.
 #[inline(always)]
 const fn put32<const AT: usize, const N: usize>(out: &mut [u8; N], value: u32) {
     *sub_mut::<AT, 4, N>(out) = value.to_be_bytes();
 }
 
-/// Writes `value` big-endian at `AT`.
 #[inline(always)]
 const fn put64<const AT: usize, const N: usize>(out: &mut [u8; N], value: u64) {
     *sub_mut::<AT, 8, N>(out) = value.to_be_bytes();
 }
 
-/// The `LEN` bytes at `AT` of an array, as an array; that they lie inside is checked at compile time.
+/// The `LEN` bytes at `AT` of an array, as an array.
 #[inline(always)]
 pub(crate) const fn sub<const AT: usize, const LEN: usize, const N: usize>(bytes: &[u8; N]) -> &[u8; LEN] {
     const { assert!(AT + LEN <= N) };

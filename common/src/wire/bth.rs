@@ -10,7 +10,7 @@ pub use opcode::{Opcode, Transport};
 /// The partition key every RoCE packet carries unless partitions are configured: default partition, full member.
 pub const DEFAULT_P_KEY: u16 = 0xffff;
 
-/// Smallest and largest path MTU, bytes (IBTA vol. 1, 9.2.8).
+/// Smallest and largest path MTU, bytes (`enum ib_mtu` of Linux include/rdma/ib_verbs.h).
 pub(crate) const MIN_MTU: u32 = 256;
 pub(crate) const MAX_MTU: u32 = 4_096;
 

@@ -2,8 +2,7 @@
 //!
 //! CM datagrams are UD SEND only packets between QP1s: BTH, DETH with the GSI Q_Key, then these 256 bytes. A
 //! network element that sees REQ and REP learns both QPs of a connection; RTU marks its start, DREQ and
-//! DREP its end. "Local" and "remote" in the messages refer to the message's sender. Nothing but tests writes
-//! these messages.
+//! DREP its end. "Local" and "remote" refer to the message's sender. Only tests write these messages.
 
 use super::{be16, be24, be32, be64, ipv6::Ipv6Addr, sub, view};
 

@@ -125,9 +125,9 @@ pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRe
 
 /// Sets the UDP checksum of a CNP over IPv4 that replaces a packet with the UDP header `replaced`.
 ///
-/// Linux leaves the checksum of some packets to the NIC (CHECKSUM_PARTIAL): the field has the sum of the pseudo header
-/// (RFC 768) until then, and the sum of the rest is added when the CNP leaves. A complete checksum equals that sum in one
-/// packet of 65,536.
+/// Linux leaves the checksum of some packets to the NIC (CHECKSUM_PARTIAL): until the packet leaves, the field has the sum
+/// of the pseudo header (RFC 768) only. Such a packet stays partial as a CNP; others get the checksum 0. A complete
+/// checksum is mistaken for a partial one in one packet of 65,536.
 #[inline(always)]
 pub(crate) fn set_checksum_v4(packet: &mut [u8; V4_LEN], replaced: &UdpRepr) {
     let mut addresses = 0;
@@ -164,13 +164,13 @@ pub(super) fn icrc_v6(packet: &[u8; V6_LEN]) -> u32 {
     icrc::array_icrc::<_, RESERVED_LEN, _>(packet, &icrc::V6_MASK)
 }
 
-/// Reads a CNP over IPv4; `None` unless lengths, fields, IPv4 checksum and ICRC are those of a CNP.
+/// Reads a CNP over IPv4; `None` unless lengths, fields, IPv4 checksum and ICRC are correct.
 #[inline(always)]
 pub fn parse_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
     peek_v4(packet).filter(|_| has_icrc_v4(packet))
 }
 
-/// Reads a CNP over IPv6; `None` unless lengths, fields and ICRC are those of a CNP.
+/// Reads a CNP over IPv6; `None` unless lengths, fields and ICRC are correct.
 #[inline(always)]
 pub fn parse_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
     peek_v6(packet).filter(|_| has_icrc_v6(packet))

@@ -5,7 +5,9 @@ use super::{be16, header, load, put16, sub, sub_mut};
 /// An Ethernet address in wire order.
 pub type MacAddr = [u8; 6];
 
-/// `mac` with the other value of the local bit (IEEE 802, 8.2): a unicast address that a bridge does not take for its port's own.
+/// `mac` with its local bit inverted (IEEE 802, 8.2).
+///
+/// A source address for packets received on a port: a bridge does not expect the port's own there.
 #[inline(always)]
 pub const fn with_other_local_bit(mac: MacAddr) -> MacAddr {
     let [first, m1, m2, m3, m4, m5] = mac;

@@ -4,12 +4,15 @@
 
 use super::{be24, be32, be64, header, put24, put32, put64};
 
+/// Length of an RDETH (end-to-end context of a reliable datagram), bytes.
 pub(crate) const RDETH_LEN: usize = 4;
+/// Length of an XRCETH (shared receive queue of the destination), bytes.
 pub(crate) const XRCETH_LEN: usize = 4;
 /// Length of an AtomicETH (address, key, two operands), bytes.
 pub(crate) const ATOMIC_ETH_LEN: usize = 28;
 /// Length of an AtomicAckETH (the value before the operation), bytes.
 pub(crate) const ATOMIC_ACK_ETH_LEN: usize = 8;
+/// Length of immediate data, bytes.
 pub(crate) const IMMDT_LEN: usize = 4;
 /// Length of an IETH (key to invalidate), bytes.
 pub(crate) const IETH_LEN: usize = 4;

@@ -16,6 +16,7 @@
 
 use super::{bth, bth::Bth, ext::Aeth, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
 
+/// Length of the ICRC, bytes.
 pub const LEN: usize = 4;
 
 const V4_HEAD_LEN: usize = Ipv4::LEN + Udp::LEN + Bth::LEN;
@@ -134,8 +135,7 @@ impl Crc {
 
 /// ICRC of a packet over IPv4.
 ///
-/// `l3` starts with the IP header and may extend beyond the packet (Ethernet padding); the trailer is not
-/// read.
+/// `l3` starts with the IP header and may extend beyond the packet (Ethernet padding); the stored ICRC is not read.
 ///
 /// `None` if this is not version 4, has options (whose masking the annex leaves open), or its total length exceeds
 /// `l3` or is too short for UDP, BTH and ICRC.
@@ -232,7 +232,7 @@ const BLOCK_LEN: usize = BLOCK * STEP;
 /// Bytes before the ICRC of the longest packet with an AETH.
 const MAX_COVERED: usize = V6_HEAD_LEN + Aeth::LEN + bth::MAX_MTU as usize;
 
-/// A mask of headers as that of the first block.
+/// A mask of the headers, extended to the first block.
 const fn first_block(mask: &[u8]) -> [u32; BLOCK] {
     let mut bytes = [[0; STEP]; BLOCK];
     let mut at = 0;
@@ -252,10 +252,10 @@ const fn first_block(mask: &[u8]) -> [u32; BLOCK] {
 static V4_BLOCK: [u32; BLOCK] = first_block(&V4_MASK);
 static V6_BLOCK: [u32; BLOCK] = first_block(&V6_MASK);
 
-/// [`verify`] for BPF programs, whose stack is too small for a packet. `packet` starts with its IP header, has no IP options, and is
-/// `len` bytes long.
+/// [`verify`] for BPF programs, whose stack is too small for a packet.
 ///
-/// False for packets longer than those of the largest path MTU.
+/// `packet` starts with its IP header, has no IP options, and is `len` bytes long. False if it is longer than a packet of
+/// the largest path MTU.
 #[inline(always)]
 pub fn verify_in_blocks<P: Read + ?Sized>(packet: &P, v6: bool, len: usize) -> bool {
     let (head, mask) = if v6 { (V6_HEAD_LEN, &V6_BLOCK) } else { (V4_HEAD_LEN, &V4_BLOCK) };

@@ -83,7 +83,7 @@ impl Ipv6Repr {
     }
 }
 
-/// The header's first two octets with this traffic class; version and flow label stay. No checksum covers it.
+/// The header's first two octets with this traffic class; version and flow label stay.
 #[inline(always)]
 pub(crate) const fn set_traffic_class([first, second]: [u8; 2], traffic_class: u8) -> [u8; 2] {
     [(first & 0xf0) | (traffic_class >> 4), (traffic_class << 4) | (second & 0x0f)]

@@ -1,4 +1,4 @@
-//! A NAK as a frame: the packet with which a responder asks for retransmission (IBTA vol. 1, 9.7.5.2).
+//! A NAK as a frame: the packet with which a responder requests retransmission (IBTA vol. 1, 9.7.5.2).
 
 use super::bth::{Bth, BthRepr, Opcode};
 use super::eth::{EtherType, Ethernet, EthernetRepr, MacAddr, VlanTag, VlanTagRepr};
@@ -23,9 +23,11 @@ pub struct Nak {
     /// The PSN to go back to, 24 bits.
     pub psn: u32,
     pub udp_sport: u16,
+    /// DSCP and ECN.
     pub tos: u8,
     /// TPID of the VLAN tag, if the flow has one.
     pub tpid: EtherType,
+    /// Priority in the VLAN tag, 0 to 7.
     pub pcp: u8,
     pub syndrome: Syndrome,
 }
@@ -36,7 +38,7 @@ pub struct Macs {
     pub src: MacAddr,
 }
 
-/// Writes the NAK that the receiver of `flow` sends to its sender, with these MAC addresses; returns the frame.
+/// Writes the NAK from the receiver of `flow` to its sender; returns the frame.
 ///
 /// `None` if the flow has two VLAN tags, because the outer tag's protocol is unknown.
 pub fn emit<'a>(
