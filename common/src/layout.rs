@@ -12,6 +12,7 @@ pub const LAYOUT_VERSION: u32 = 30;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 pub const DSCPS: usize = 64;
+/// Flows per set of a flow table.
 pub const WAYS: usize = 8;
 pub const DEFAULT_FLOWS: u32 = 65_536;
 pub const MAX_FLOWS: u32 = 1 << 20;
@@ -33,6 +34,7 @@ pub const SIBLINGS: u32 = 32;
 pub struct Pair {
     /// The other end's QPN.
     pub qpn: u32,
+    /// A [`PairSource`].
     pub source: u32,
     /// The other end's address; zeros = unknown.
     pub addr: [u32; 4],
@@ -115,6 +117,7 @@ impl Time {
     ];
 }
 
+/// Number of [`Time`]s.
 pub const TIMES: u32 = 24;
 
 /// Source of a pair, the most trusted first; on contradiction the more trusted one takes precedence.

@@ -18,8 +18,7 @@ pub struct Pacer {
     pub ns_per_byte_q24: u64,
     /// Fraction of `next_ns`, in 2^-27 ns: a 64-byte packet takes 0.64 ns at 800 Gbit/s.
     pub next_frac_q27: u32,
-    /// Size of the last packet, or what a change of rate has left of it: it is paid in the time up to `next_ns`. Below
-    /// 2^23.
+    /// Size of the last packet, or the rest of it after a change of rate, paid in the time up to `next_ns`. Below 2^23.
     pub owed_bits: u32,
 }
 
@@ -77,7 +76,7 @@ impl Pacer {
     /// Schedules a packet of `bytes` (below 2^20) at the current rate.
     #[inline(always)]
     pub(crate) fn schedule(&mut self, now_ns: u64, bytes: u64, credit_ns: u64, horizon_ns: u64) -> Departure {
-        // No earlier than the credit allows. Saturating, because the clock may be smaller than the credit.
+        // No earlier than the credit allows. Added, not subtracted, because the clock may be smaller than the credit.
         let is_late = self.next_ns.wrapping_add(credit_ns) < now_ns;
         let start_ns = if is_late { now_ns.wrapping_sub(credit_ns) } else { self.next_ns };
         let departure_ns = start_ns.max(now_ns);
@@ -97,7 +96,7 @@ impl Pacer {
     #[inline(always)]
     pub(crate) fn skip_to(&mut self, departure_ns: u64) {
         let left_ns = self.next_ns.saturating_sub(departure_ns);
-        // At most the debt, so 84 s, plus 2^37 ns, if it exceeds one packet.
+        // At most the horizon, 9 s, and the longest debt, 84 s: below 2^37 ns, so the shift fits.
         let left_bits = (left_ns << 27).checked_div(self.ns_per_byte_q24).unwrap_or(0);
         self.owed_bits = left_bits.min(self.owed_bits as u64) as u32;
     }

@@ -42,7 +42,7 @@ pub struct RateMachine {
     pub next_increase_ns: u64,
     /// 0 until the first CNP: timers are idle.
     pub active: u16,
-    /// Pending effects of the last CNP: bits for alpha (1) and the cut (2). `firmware` only.
+    /// Pending effects of the last CNP: [`RAISE`] and [`CUT`]. `firmware` only.
     pub pending: u16,
     /// Alpha at `alpha_epoch_ns`, in 2^-31; see [`RateMachine::alpha_q31`] for the current value.
     pub alpha_at_epoch_q31: u32,
@@ -140,7 +140,7 @@ impl RateMachine {
     /// Processes all events due up to and including `now_ns`.
     ///
     /// The work is bounded for any gap: a run of increase events of at most `MAX_STEPS` steps, a cut, and another run.
-    /// There is at most one cut, as only a CNP, to which the machine is advanced, makes another one due.
+    /// There is at most one cut, because only a CNP makes one due, and the machine is advanced to each CNP.
     #[inline(always)]
     pub fn advance(&mut self, p: &RpParams, now_ns: u64) {
         let mut none = Debt::NONE;
@@ -198,8 +198,7 @@ impl RateMachine {
         }
     }
 
-    /// Counts a packet of `bytes` (below 2^32) unless that causes an event; returns `false`, having changed nothing, if
-    /// so.
+    /// Counts a packet of `bytes` (below 2^32). Returns `false`, having changed nothing, if that causes an event.
     #[inline(always)]
     pub(crate) const fn on_send_between_events(&mut self, p: &RpParams, bytes: u64) -> bool {
         if !self.counts_bytes(p) {
@@ -213,8 +212,9 @@ impl RateMachine {
         true
     }
 
-    /// Bytes to store after a packet of `bytes` of a flow [at line rate](Self::is_at_line_rate), up to one event: the number
-    /// of further ones changes nothing before the next cut resets it. `None`: nothing changes.
+    /// Value of `bytes` after a packet of a flow [at line rate](Self::is_at_line_rate); `None` = unchanged.
+    ///
+    /// It grows until an event is due: at line rate more events change only the stage, which the next cut resets.
     #[inline(always)]
     pub(crate) const fn bytes_at_line_rate(&self, p: &RpParams, bytes: u64) -> Option<u64> {
         if self.counts_bytes(p) && self.bytes < p.byte_reset_bytes { Some(self.bytes + bytes) } else { None }

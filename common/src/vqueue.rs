@@ -76,7 +76,7 @@ pub struct Enqueued {
     pub empty_at: u64,
     /// The CPU's share; after `empty_at` is stored, [`Share::after_publishing`] of it.
     pub share: Share,
-    /// Bytes in front of the packet.
+    /// Bytes ahead of the packet.
     pub depth_bytes: u64,
 }
 

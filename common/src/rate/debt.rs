@@ -18,7 +18,7 @@ pub struct Debt {
     pub is_due: u64,
 }
 
-/// Rates after each event of a run of increases: the target grows, perhaps faster and faster, and the rate halves its
+/// Rates after each event of a run of increases: the target grows by a constant or growing step, and the rate halves its
 /// distance to the target's line. After the k-th event the rate is base + k · slope + k (k − 1) / 2 · growth − off /
 /// 2^k, the last rounded down.
 pub(super) struct Climb {

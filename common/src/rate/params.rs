@@ -41,29 +41,29 @@ pub struct RpParams {
     pub hai_rate_bps: u64,
     /// Rate a flow gets at its first CNP instead of a cut; 0 = none. `firmware` only.
     pub first_cnp_rate_bps: u64,
-    /// Increase timer T; 0 = off.
+    /// Period of the increase timer (paper: T); 0 = off.
     pub time_reset_ns: u64,
-    /// Byte counter B; 0 = off.
+    /// Bytes per event of the byte counter (paper: B); 0 = off.
     pub byte_reset_bytes: u64,
-    /// Alpha timer tau'.
+    /// Period of the alpha timer (paper: tau').
     pub alpha_period_ns: u64,
     /// Period after whose end a CNP causes a cut; 0 = the CNP cuts immediately, which is the `paper` variant.
     pub cut_period_ns: u64,
     /// A CNP this soon after the last one changes nothing. `paper` only.
     pub guard_ns: u64,
-    /// F.
+    /// Increase events of fast recovery (paper: F).
     pub threshold: u32,
     /// 1 = an increase event increments its stage before comparing the stages (`paper`), 0 = after (`firmware`).
     pub count_first: u32,
     /// Largest multiple of R_HAI in one step: it grows with each event in `paper`, and is constant (1) in `firmware`.
     pub max_hyper: u32,
-    /// When a cut first sets R_T to R_C: bits for always (1), after a byte stage (2), after a time stage (4).
+    /// When a cut first sets R_T to R_C: [`CLAMP_ALWAYS`], [`CLAMP_AFTER_BYTES`], [`CLAMP_AFTER_TIME`].
     pub clamp: u32,
     /// A cut takes rate · alpha >> this, alpha in 2^-31: 31 + (rpg_gd − 10).
     pub cut_shift: u32,
     /// Lowest percentage of the rate that a cut leaves.
     pub min_dec_percent: u32,
-    /// g in 2^-31.
+    /// Gain of alpha (paper: g), in 2^-31.
     pub gain_q31: u32,
     /// Alpha of a new flow in 2^-31.
     pub initial_alpha_q31: u32,
