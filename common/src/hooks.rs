@@ -186,7 +186,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             Marking::Drop => return TcVerdict::Drop,
             Marking::Marked | Marking::Trim if p.hot.is_on(Switch::FastCnp) && is_forwarded(s) => {
                 if roce.congests() {
-                    // The verifier would explore the NP once for each path of the CP, and the rest once for each of the NP.
+                    // The verifier would explore the NP once per path of the CP, and the rest once per path of the NP.
                     roce = hide_all(s, roce);
                     class = class_of(p, roce.dscp());
                     let own = hide_all(s, roce);
@@ -254,7 +254,7 @@ fn hide_offsets<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     Roce { l3: (way % V6) as usize, v6: way & V6 != 0, vlan, packets, ..roce }
 }
 
-/// As [`hide_offsets`], with everything of the packet but its class and `is_trimmed`.
+/// As [`hide_offsets`], for all fields but `class` and `is_trimmed`.
 #[inline(always)]
 fn hide_all<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     let roce = hide_offsets(h, roce);
@@ -264,7 +264,7 @@ fn hide_all<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     Roce { opcode: Opcode(what as u8), dest_qpn: to >> 8, tos: to as u8, end: (what >> 8) as usize, ..roce }
 }
 
-/// Sets ECT(0) and the DSCP of a packet of this host as `ect_enable` and `roce_dscp` say; returns the packet as it is now.
+/// Sets ECT(0) (`ect_enable`) and the DSCP (`roce_dscp`) of a packet of this host; returns the changed packet.
 #[inline(always)]
 fn with_own_tos<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: Roce) -> Roce {
     if !p.hot.is_on(Switch::OwnTos) || roce.is_cnp() || s.ingress_ifindex() != 0 {
@@ -361,8 +361,8 @@ const TC_PRIO_MAX: u32 = 15;
 
 /// Whether a frame keeps the link running and must not queue behind data.
 ///
-/// These are PFC, LACP, STP, ARP, and `TC_PRIO_CONTROL`. Only locally generated frames count: bridges do
-/// not forward such frames, and a neighbour must not reach a strict queue by imitating one.
+/// These are PFC, LACP, STP, ARP, and `TC_PRIO_CONTROL`. Only locally generated frames qualify: a neighbour must not reach
+/// a strict queue by imitating one.
 #[inline(always)]
 fn is_link_control<'p, S: Skb<'p>>(s: &S, stat: Option<Stat>) -> bool {
     if s.ingress_ifindex() != 0 {

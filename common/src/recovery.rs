@@ -20,7 +20,7 @@
 //! RNR NAK, after whose delay it always retransmits. An RNR NAK uses up `rnr_retry`, so it is sent only where retries
 //! are unlimited. It acknowledges too, so the same PSNs are safe.
 //!
-//! Linux 6.1 takes an ACK or NAK between the responses of a READ for a fatal error, if it names the next of them
+//! Linux 6.1 treats an ACK or NAK between the responses of a READ as a fatal error, if it names the next of them
 //! (`check_ack`): it completes the READ as successful and ends the QP. Because of responses that the programs have not
 //! seen, this may be any PSN within a READ. Probes there name PSNs that start a message. If a retransmission of the rest
 //! of a READ is lost, only the stack's timer helps.
@@ -95,7 +95,7 @@ pub struct Request {
     pub psn: u32,
     /// AckReq bit of the BTH.
     pub ack_request: bool,
-    /// READ request: bytes it asks for. First and middle packets of a message: payload bytes. Else 0.
+    /// READ request: bytes it requests. First and middle packets of a message: payload bytes. Else 0.
     pub bytes: u32,
 }
 
@@ -150,7 +150,7 @@ const fn hold_until(syndrome: u32, now_ns: u64) -> u64 {
     }
 }
 
-/// Delay that an RNR NAK asks for (IBTA vol. 1, 9.7.5.2.8).
+/// Delay that an RNR NAK requests (IBTA vol. 1, 9.7.5.2.8).
 #[inline(always)]
 const fn rnr_timer_ns(syndrome: u32) -> u64 {
     let code = syndrome & 0x1f;
@@ -215,7 +215,7 @@ pub struct Requester {
     gap_ns: u64,
     /// Last announcement of a gap to `dcqcn run`.
     signalled_ns: u64,
-    /// No probe before this time: the responder asked for a delay, or has ended the QP.
+    /// No probe before this time: the responder has requested a delay, or has ended the QP.
     hold_ns: u64,
     /// Smoothed round-trip time (RFC 6298, §2); 0 = none measured.
     srtt_ns: u64,
@@ -256,8 +256,8 @@ pub struct Settings {
     pub floor_ns: u64,
     /// Probes without progress before the stack's own timer is left to act; 0 = no limit.
     pub limit: u32,
-    /// Whether the stack takes an ACK or NAK between the responses of a READ. Otherwise it ends the QP, and completes the
-    /// READ as successful.
+    /// Whether the stack processes an ACK or NAK between the responses of a READ. Otherwise it ends the QP, and completes
+    /// the READ as successful.
     pub takes_naks_in_reads: bool,
 }
 

@@ -171,7 +171,7 @@ impl hooks::Env<'static> for Env {
         }
     }
 
-    /// Passes `value` through a map: the verifier knows nothing of values read from there.
+    /// Passes `value` through a map, because the verifier does not track values read from there.
     #[inline(always)]
     fn opaque(&mut self, value: u32) -> u32 {
         let opaque_slot = &raw mut self.counters().opaque_slot;

@@ -16,6 +16,7 @@ pub(super) const HELD: u32 = 1;
 pub enum LockError {
     /// Another CPU held it at every attempt.
     Contended,
+    /// The word is no longer the one that was seen: the slot was reused.
     Changed,
 }
 

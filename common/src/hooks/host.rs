@@ -27,7 +27,7 @@ pub trait Env<'p> {
     fn classifies_all(&self) -> bool {
         self.params().is_some_and(Params::classifies_all)
     }
-    /// Whether the programs are those of a host, which pace flows and follow requesters, whatever the parameters. TC egress only.
+    /// Whether the object was loaded with pacing and loss recovery. TC egress only.
     fn paces(&self) -> bool {
         true
     }
@@ -38,7 +38,7 @@ pub trait Env<'p> {
     /// Monotonic time up to a few milliseconds ago, which costs a packet less than [`now_ns`](Self::now_ns).
     fn coarse_ns(&mut self) -> u64;
     fn random_u32(&mut self) -> u32;
-    /// Returns `value` unchanged, as a number of which the verifier knows nothing.
+    /// Returns `value` unchanged, hidden from the verifier.
     fn opaque(&mut self, value: u32) -> u32 {
         value
     }
@@ -131,7 +131,7 @@ pub fn set_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
 
 /// Writes the IPv4 TOS, with the checksum, or the IPv6 traffic class; false if the kernel rejects the write.
 ///
-/// The ICRC covers neither (IBTA specification, annex A17).
+/// The ICRC covers neither (IBTA Annex A17).
 #[inline(always)]
 pub(super) fn set_tos<'p, H: Host<'p>>(h: &mut H, roce: &Roce, tos: u8) -> bool {
     let Some(&[first, second]) = h.header(roce.l3) else { return false };

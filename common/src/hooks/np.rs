@@ -119,7 +119,7 @@ pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
     is_recent
 }
 
-/// Results of the CNP limiter that are no time.
+/// Results of the CNP limiter other than a time.
 const REFUSED: u64 = 0;
 const UNLIMITED: u64 = u64::MAX;
 
@@ -257,7 +257,7 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     // Of a frame without a tag yet, a VLAN device's `egress-qos-map` sets the PCP by this priority.
     s.set_priority(p.hot.cnp_802p_prio.into());
     set_class(s, p, class_of(p, p.hot.cnp_dscp.into()));
-    // Bridge or router send it to the sender as if the receiver had: with the VLAN tag, next hop and VRF of that way.
+    // Bridge or router forward it to the sender as if the receiver had sent it: with VLAN tag, next hop and VRF of that path.
     if fast { TcVerdict::Receive } else { TcVerdict::EnqueueAgain }
 }
 
@@ -278,9 +278,9 @@ fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<
 
 /// Source MAC address of a CNP; `receiver` is the destination of the data.
 ///
-/// The receiver's own, if it is this host. Otherwise the data may be a copy that a switch floods, and the receiver elsewhere: a
-/// switch or bridge that learns its address from the CNP would send its traffic to this port. A fast CNP is received on the port,
-/// whose own address a bridge does not expect there.
+/// If the receiver is this host, its own address. Otherwise the data may be a copy that a switch floods: a switch or bridge
+/// that learns the receiver's address from the CNP would send its traffic to this port, so the port's address is used. A
+/// fast CNP is received on the port, where a bridge does not expect that address: its local bit is inverted.
 #[inline(always)]
 fn source_mac(p: &Params, receiver: MacAddr, fast: bool) -> MacAddr {
     if p.port.mac == [0; 6] || !fast && !p.hot.is_on(Switch::NpOtherHost) {

@@ -72,12 +72,11 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         let lookup_key = h.env().lookup_key();
         *lookup_key = id;
         match flow::in_any_vlan(set, lookup_key) {
-            // Hidden and bounded: otherwise the compiler indexes with a copy that Linux 6.1 does not know
-            // to be bounded.
+            // Hidden and bounded: otherwise the compiler indexes with a copy whose bounds Linux 6.1 has lost.
             Some(found) => way = h.env().opaque(found as u32) as usize % WAYS,
             None => return Stat::RpCnpUnknownFlow,
         }
-        // Of the name searched for: if another CPU has reused the slot since, the flow is not found.
+        // The fingerprint of the name that was searched for: if another CPU has reused the slot, no flow is found.
         id.receiver.vlan = set.vlan(way);
         fingerprint = p.port.hash_keys.in_vlan(untagged, id.receiver.vlan);
         is_other_vlan = true;

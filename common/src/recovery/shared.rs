@@ -333,7 +333,7 @@ impl<'a> SharedRequester<'a> {
     #[inline(always)]
     fn move_next(self, to: u32, kinds: u64) {
         let (steps, known) = (distance(get!(self.next), to), get!(self.kinds));
-        // A reader between the two finds nothing but data.
+        // Until the last store a reader finds data only, so that a probe names the acknowledged PSN, which is safe.
         set!(self.kinds = DATA);
         set!(self.next = to);
         let by = steps.unsigned_abs();
