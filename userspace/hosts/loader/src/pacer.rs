@@ -289,10 +289,7 @@ fn port_rate_bps(config: &Config) -> u64 {
 
 /// Fixed classes of a port: the whole port, and traffic without its own class.
 fn port_classes(line_bps: u64, frame: Frame) -> [HtbClass; 2] {
-    let root = Handle::new(HTB_MAJOR, 0);
-    let port = class(PORT, line_bps, frame);
-    // The full rate is guaranteed.
-    let port = HtbClass { parent: root, rate_bps: line_bps, burst_bytes: port.cburst_bytes, ..port };
+    let port = class(PORT, line_bps, frame).of_port(Handle::new(HTB_MAJOR, 0));
     // Highest priority: packets sent before a flow's first cut leave before later ones, except for the
     // first packets of a new class (see [`htb`]).
     let rest = HtbClass { priority: 0, ..class(REST, line_bps, frame) };

@@ -227,10 +227,7 @@ fn put_htb_classes(
     let rate_bps = if parent == Handle::ROOT { config.scalars.link_rate_bps } else { UNLIMITED_BPS };
     let htb_class =
         |handle| HtbClass::sharing(PORT, handle, rate_bps, u32::try_from(frame_bytes).unwrap_or(u32::MAX));
-    let port = htb_class(PORT);
-    // The full rate is guaranteed.
-    let port = HtbClass { parent: HANDLE, rate_bps, burst_bytes: port.cburst_bytes, ..port };
-    netlink.replace_htb_class(ifindex, &port)?;
+    netlink.replace_htb_class(ifindex, &htb_class(PORT).of_port(HANDLE))?;
     let strict = config.strict_queues();
     // One millisecond at the link rate.
     let turn_bytes = (config.scalars.link_rate_bps / 8_000).clamp(frame_bytes, GSO_BYTES.max(frame_bytes));

@@ -204,6 +204,11 @@ impl HtbClass {
         }
     }
 
+    /// The class as that of a whole port, below the qdisc `root`: all of its rate is guaranteed.
+    pub fn of_port(self, root: Handle) -> Self {
+        Self { parent: root, rate_bps: self.ceil_bps, burst_bytes: self.cburst_bytes, ..self }
+    }
+
     /// The value of `TCA_OPTIONS`.
     pub(super) fn encode(&self, options: &mut Encoder) {
         let rate = Rate::new(self.rate_bps);
