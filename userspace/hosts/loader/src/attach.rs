@@ -224,7 +224,7 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
             let attach = |inherited| {
                 let netlink = Netlink::connect()?;
                 let plan = Plan::make(state_dir, &netlink, links, request, options.interrupt, sibling)?;
-                execute::out(plan, &netlink, state_dir, &loader, inherited)
+                execute::run(plan, &netlink, state_dir, &loader, inherited)
             };
             (at, inherited.and_then(attach))
         }));

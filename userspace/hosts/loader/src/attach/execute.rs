@@ -27,7 +27,7 @@ use crate::{failpoint, pacer, queues};
 pub(super) type Loader = Mutex<Option<EbpfLoader<'static>>>;
 
 /// Executes `plan`; `inherited` are undo steps left over from an earlier attachment.
-pub(super) fn out(
+pub(super) fn run(
     plan: Plan,
     netlink: &Netlink,
     state_dir: &StateDir,
@@ -47,7 +47,7 @@ pub(super) fn out(
         pending: None,
     };
     let mut journal = Journal::begin(record, state_dir.store(ifindex))?;
-    let mut carrier = Carrier {
+    let mut executor = Executor {
         plan: &plan,
         netlink,
         state_dir,
@@ -56,19 +56,19 @@ pub(super) fn out(
         xdp_mode: plan.xdp_mode,
         ebpf: None,
     };
-    let mut carried = plan
+    let mut result = plan
         .steps
         .iter()
-        .try_for_each(|step| journal.record(step.clone(), |info| carrier.execute(step, info)));
-    if carried.is_ok() {
-        carried = retain_lost_offloads(netlink, &mut journal.record).and_then(|()| journal.finish());
+        .try_for_each(|step| journal.record(step.clone(), |info| executor.execute(step, info)));
+    if result.is_ok() {
+        result = retain_lost_offloads(netlink, &mut journal.record).and_then(|()| journal.finish());
     }
-    let Err(error) = carried else {
+    let Err(error) = result else {
         return Ok(journal.record.info);
     };
     // Undo the steps taken; report the first error.
-    let pins = carrier.pins.clone();
-    drop(carrier);
+    let pins = executor.pins.clone();
+    drop(executor);
     // Prevents concurrent attaches from sharing maps that are about to be removed.
     let _alone = lock(loader);
     for error in undo_with(journal, &pins, InterfaceAccess::All(netlink)).errors {
@@ -91,7 +91,7 @@ fn retain_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Er
     Ok(())
 }
 
-struct Carrier<'a> {
+struct Executor<'a> {
     plan: &'a Plan,
     netlink: &'a Netlink,
     state_dir: &'a StateDir,
@@ -102,7 +102,7 @@ struct Carrier<'a> {
     ebpf: Option<Ebpf>,
 }
 
-impl Carrier<'_> {
+impl Executor<'_> {
     fn execute(&mut self, step: &UndoStep, info: &mut Info) -> Result<(), Error> {
         match step {
             UndoStep::Pins => self.load(info),

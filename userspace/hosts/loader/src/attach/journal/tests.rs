@@ -103,7 +103,7 @@ pub(in crate::attach) fn record() -> Record {
     }
 }
 
-/// Attaches as `execute::out` does: rolls back after an error, but not when killed.
+/// Attaches as `execute::run` does: rolls back after an error, but not when killed.
 fn attach(machine: &std::cell::RefCell<Machine>, steps: usize) -> Result<(), Failure> {
     let mut journal = Journal::begin(record(), Disk(machine))?;
     let step = |n: usize| -> Result<(), Failure> {
@@ -112,14 +112,14 @@ fn attach(machine: &std::cell::RefCell<Machine>, steps: usize) -> Result<(), Fai
         machine.changed.insert(n);
         if machine.broken.contains(&n) { Err(Failure::Refused) } else { Ok(()) }
     };
-    let mut carried = (0..steps).try_for_each(|n| journal.record(undo_step(n), |_| step(n)));
-    if carried.is_ok() {
-        carried = journal.finish();
+    let mut result = (0..steps).try_for_each(|n| journal.record(undo_step(n), |_| step(n)));
+    if result.is_ok() {
+        result = journal.finish();
     }
-    if matches!(carried, Err(Failure::Full | Failure::Refused)) {
+    if matches!(result, Err(Failure::Full | Failure::Refused)) {
         rollback(machine, journal);
     }
-    carried
+    result
 }
 
 fn rollback(machine: &std::cell::RefCell<Machine>, mut journal: Journal<Disk<'_>>) -> UndoReport<Failure> {
