@@ -45,6 +45,7 @@ pub use find::{
 };
 pub use foreign::{ForeignProgram, foreign_programs};
 pub use gc::{Freed, gc};
+pub(crate) use journal::FORMAT;
 use journal::UndoStep;
 pub use journal::{Id, State};
 pub use pending::{Confirmed, Pending, Reverted, Which, confirm, pending, revert};

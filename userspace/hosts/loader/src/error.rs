@@ -10,6 +10,7 @@ use dcqcn_netlink as net;
 use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use dcqcn_params::SettingsError;
 
+use crate::attach::FORMAT;
 use crate::dataplane;
 
 /// Error of attaching, detaching or changing parameters. Each names the object and the next step.
@@ -56,7 +57,7 @@ pub enum Error {
     )]
     Left { iface: String, left: String, first: Box<Self> },
     #[error(
-        "{} has format {found}, this dcqcn supports 2; use the dcqcn that attached it",
+        "{} has format {found}, this dcqcn supports {FORMAT}; use the dcqcn that attached it",
         path.display()
     )]
     Format { path: PathBuf, found: u64 },

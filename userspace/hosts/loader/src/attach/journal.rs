@@ -19,7 +19,7 @@ use super::{Error, Info};
 use crate::failpoint;
 
 /// Journal format written by this version.
-pub(super) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
