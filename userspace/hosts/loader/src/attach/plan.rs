@@ -127,16 +127,8 @@ impl Plan {
             None => xdp_mode,
         };
         info.check(&config)?;
-        let placement = match pacer {
-            PacerChoice::Fq | PacerChoice::Htb => Some(pacer::choose_placement(netlink, &link, pacer)?),
-            PacerChoice::Auto | PacerChoice::None => None,
-        };
-        let queues_at = match queues {
-            QueuesChoice::None => None,
-            _ => Some(queues::choose_parent(netlink, &link, &config, &mut info.notes)?),
-        };
-        let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
-        let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
+        let Qdiscs { placement, queues_at, replaced } =
+            place_qdiscs(netlink, &link, &config, pacer, queues, &mut info.notes)?;
         if replaced.is_some() && !may_interrupt {
             let (what, rp_flows) = match queues_at {
                 Some(_) => ("attaching queues", None),
@@ -260,6 +252,36 @@ fn choose_qdiscs(
         notes.extend(priority_note(link));
     }
     Ok((pacer, queues))
+}
+
+/// Positions of pacer and queues, of which an interface has at most one.
+struct Qdiscs {
+    placement: Option<Placement>,
+    queues_at: Option<Handle>,
+    /// Parent of the replaced qdisc, and kind and handle of the new one.
+    replaced: Option<(Handle, &'static str, Handle)>,
+}
+
+/// Selects the positions of pacer and queues in the qdisc tree.
+fn place_qdiscs(
+    netlink: &Netlink,
+    link: &Link,
+    config: &Config,
+    pacer: PacerChoice,
+    queues: QueuesChoice,
+    notes: &mut Vec<String>,
+) -> Result<Qdiscs, Error> {
+    let placement = match pacer {
+        PacerChoice::Fq | PacerChoice::Htb => Some(pacer::choose_placement(netlink, link, pacer)?),
+        PacerChoice::Auto | PacerChoice::None => None,
+    };
+    let queues_at = match queues {
+        QueuesChoice::None => None,
+        _ => Some(queues::choose_parent(netlink, link, config, notes)?),
+    };
+    let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
+    let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
+    Ok(Qdiscs { placement, queues_at, replaced })
 }
 
 /// Table sizes; an attachment that only marks fills no tables. They stay until detached, whatever the later speed.
