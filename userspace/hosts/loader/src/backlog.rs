@@ -51,9 +51,7 @@ pub fn feed(netlink: &Netlink, ifindex: u32, maps: &mut Maps) -> Result<bool, Er
     Ok(backlogs.is_some())
 }
 
-/// Depth of each traffic class.
-///
-/// The depth is that of the queue's class below `priority_major`, otherwise that of the whole interface.
+/// Depth of each traffic class: of its queue's class below `priority_major`, otherwise of the whole interface.
 fn depths(config: &Config, qdiscs: &[Qdisc], classes: &[Class]) -> [u64; CLASSES] {
     let root = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT);
     let whole = root.map_or(0, |qdisc| u64::from(qdisc.stats.backlog_bytes));
@@ -93,6 +91,6 @@ mod tests {
         let mut expected = [5_000; CLASSES];
         expected[3] = 4_000;
         assert_eq!(depths(&config, &qdiscs, &[]), expected);
-        assert_eq!(depths(&config, &[], &[]), [0; CLASSES], "no qdisc, nothing waits");
+        assert_eq!(depths(&config, &[], &[]), [0; CLASSES], "no qdisc, no backlog");
     }
 }

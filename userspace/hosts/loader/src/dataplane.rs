@@ -106,7 +106,7 @@ impl Programs {
     }
 }
 
-/// Loads an object, and of its programs those in `names` (names of [`PROGRAMS`]) and `RUN`.
+/// Loads an object, with its programs in `names` (of [`PROGRAMS`]) and in `RUN`.
 ///
 /// With `pins`, maps are pinned there, or reused if already pinned.
 pub fn load(
@@ -128,7 +128,7 @@ pub fn load(
 
 /// First half of [`load`]: creates and pins the maps, or reuses pinned ones, with the value of `ACTIVE` if that is pinned.
 ///
-/// A loader has parsed all types of the kernel, which takes an eighth of the time of an attach. It can be used again.
+/// Reuse the loader: creating one parses the kernel's types, which takes an eighth of the time of an attach.
 pub(crate) fn create_maps<'a>(
     loader: &mut EbpfLoader<'a>,
     programs: &'a Programs,
@@ -172,7 +172,7 @@ const fn flag(is_on: bool) -> &'static u32 {
     if is_on { &1 } else { &0 }
 }
 
-/// Second half of [`load`]: loads the programs, which takes nearly all of the time.
+/// Second half of [`load`]: loads the programs.
 pub(crate) fn load_programs(ebpf: &mut Ebpf, programs: Programs, names: &[&str]) -> Result<(), Error> {
     verify(ebpf, names).map_err(|error| match (programs, error) {
         (Programs::PacketTrace { .. }, Error::Program { name, source }) => {

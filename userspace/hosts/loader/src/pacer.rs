@@ -133,7 +133,7 @@ impl Placement {
     }
 }
 
-/// Position of the pacer on this interface that preserves the user's qdisc configuration.
+/// Selects the pacer's position on this interface, so that the user's qdiscs are preserved.
 ///
 /// # Errors
 /// No position preserves it; the error names alternatives.

@@ -201,8 +201,7 @@ fn enabled_priorities(config: &Config) -> Vec<(usize, PfcConfig)> {
 
 /// Length of a pause, as a multiple of the time to drain the queue; it is repeated while needed.
 ///
-/// Some neighbours cannot resume before a pause ends, because their departures are planned ahead, as fq's
-/// are. With a short pause they are stopped for little longer than necessary.
+/// Short, because some neighbours do not resume before the pause ends: their departures are scheduled ahead, as fq's are.
 const DRAINS: u64 = 2;
 /// Minimum length of a pause: the maximum delay of a poll.
 const MIN_PAUSE_NS: u64 = 10_000_000;
