@@ -69,7 +69,7 @@ stats! {
     NpCnpFailed = "np_cnp_failed",
     /// Packets marked CE by this congestion point.
     CpEcnMarked = "cp_ecn_marked_packets",
-    /// Packets marked by the virtual queue because the backlog was not read recently: `dcqcn run` is not running.
+    /// Packets whose queue depth is the virtual queue's because the backlog was not read recently: `dcqcn run` is not running.
     CpBacklogStale = "cp_backlog_stale",
     /// Packets that would have been marked but are Not-ECT.
     CpNotEct = "cp_not_ect_packets",
@@ -85,7 +85,7 @@ stats! {
     RpCnpUnknownFlow = "rp_cnp_unknown_flow",
     /// CNPs within `rate_reduce_monitor_period` of the previous one.
     RpCnpTooSoon = "rp_cnp_too_soon",
-    /// Data packets with a departure time (fq) or a class of their own (HTB).
+    /// Data packets delayed to a departure time (fq), or of a flow with its own class (HTB).
     RpPaced = "rp_paced_packets",
     /// Data packets of flows without an HTB class; `attach` limits the table to as many flows as there are classes.
     RpUnpaced = "rp_unpaced_packets",
