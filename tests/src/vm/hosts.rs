@@ -285,6 +285,12 @@ impl Hosts {
         })
     }
 
+    /// Waits until a program of a guest listens at a TCP port.
+    pub fn listening(&mut self, guest: u8, port: u16) -> Result<()> {
+        let script = format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.1; done");
+        self.sh(guest, &script).map(drop)
+    }
+
     /// WRITE QPs from the sender to the receiver; the first and last quarter of the time is not measured.
     pub fn flows(&self, tool: Tool, qps: u16, seconds: u32) -> Vec<Flow> {
         // The responder of READs sends the data.
@@ -301,8 +307,7 @@ impl Hosts {
             let [client, server] =
                 [flow.client, flow.server].map(|guest| (guest, gids[usize::from(guest - 1)]));
             self.start(server.0, &flow.line("rxe0", server.1))?;
-            let port = flow.port;
-            self.sh(server.0, &format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.1; done"))?;
+            self.listening(server.0, flow.port)?;
             let address = MANAGEMENT_ADDRESSES[usize::from(server.0 - 1)];
             let line = format!("{} {address}", flow.line("rxe0", client.1));
             clients.push((self.start(client.0, &line)?, flow.clone()));

@@ -2,18 +2,7 @@
 //!
 //! The port has room for everything in flight, so that every loss is one of those inserted.
 
-use std::fs;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-
-use super::super::command::{Background, sh};
-use super::super::fio::{self, CompletedIo, Job};
-use super::super::lab::{Lab, Options, count};
-use super::super::nvme::{self, Disk, NvmeDisk, Transport};
-use super::super::perftest::ECT;
-use super::super::report::Report;
+use crate::vm::prelude::*;
 
 const INITIATOR: u8 = 1;
 const TARGET: u8 = 2;

@@ -129,7 +129,7 @@ fn environment(hosts: &mut Hosts, guest: u8) -> Result<String> {
 fn ucx_perftest(hosts: &mut Hosts, scheme: &str, options: &str) -> Result<Outcome> {
     let server = environment(hosts, RECEIVER)?;
     hosts.start(RECEIVER, &format!("timeout {PATIENCE_S} env {server} {scheme} ucx_perftest -p 13337"))?;
-    listening(hosts, 13_337)?;
+    hosts.listening(RECEIVER, 13_337)?;
     let client = format!("{scheme} ucx_perftest 10.8.0.{RECEIVER} -p 13337 -w 8 {options}");
     let (ok, printed, _) = finish(hosts, &client)?;
     Ok(Outcome { goodput_bps: bandwidth_bps(&printed).filter(|_| ok), printed })
@@ -153,16 +153,11 @@ fn netpipe(hosts: &mut Hosts) -> Result<Outcome> {
     let server = environment(hosts, RECEIVER)?;
     // Its environment is that of the remote process.
     hosts.start(RECEIVER, &format!("env {server} {SERVER}"))?;
-    listening(hosts, 5_140)?;
+    hosts.listening(RECEIVER, 5_140)?;
     let (ok, printed, seconds) = finish(hosts, NETPIPE)?;
     let ok = ok && printed.matches("Integrity check passed").count() == SIZES.len();
     let bits = f64::from(40 * SIZES.iter().sum::<u32>()) * 8.0;
     Ok(Outcome { goodput_bps: ok.then_some(bits / seconds), printed })
-}
-
-fn listening(hosts: &mut Hosts, port: u16) -> Result<()> {
-    let script = format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.1; done");
-    hosts.sh(RECEIVER, &script).map(drop)
 }
 
 /// Runs a program in the first guest; returns whether it succeeded, its output, and the time it took.
