@@ -9,6 +9,7 @@ pub mod fio;
 pub mod hosts;
 pub mod lab;
 pub mod nvme;
+pub mod operations;
 pub mod peer;
 pub mod perftest;
 pub mod prelude;

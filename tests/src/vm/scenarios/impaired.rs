@@ -1,15 +1,7 @@
 //! All operations of QPs over links that lose, duplicate, corrupt and reorder packets, without and with the tail-loss probe.
 
-use std::fs;
-
-use anyhow::{Context as _, Result};
-use serde_json::Value;
-
-use super::super::command::{Background, sh};
-use super::super::lab::{Lab, Options, count, rxe};
-use super::super::perftest::ECT;
-use super::super::report::Report;
-use super::mixed::{PATH, PROGRAM, results};
+use super::super::operations::{self, MIXED, Results};
+use crate::vm::prelude::*;
 
 const HOSTS: [u8; 2] = [1, 2];
 /// The program's QPs retry without limit.
@@ -33,15 +25,14 @@ const COUNTED: u32 = 20;
 const LONGEST_MS: f64 = 10_000.0;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    fs::write(PATH, PROGRAM).context(PATH)?;
+    operations::install()?;
     let lab = Lab::new(HOSTS[1], &Options::default())?;
     sh("modprobe sch_netem")?;
     let mut all_off = Vec::new();
     for netem in IMPAIRMENTS {
         let results = measure(&lab, netem)?;
         row(report, netem, "off", &results, 0);
-        let (failed, longest_ms) = (number(&results, "failed")?, number(&results, "longest_ms")?);
-        all_off.push((failed as f64, longest_ms as f64));
+        all_off.push((results.failed as f64, results.longest_ms as f64));
     }
     for host in HOSTS {
         lab.on_host(host, ATTACH)?;
@@ -51,10 +42,10 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         let before = probes(&lab)?;
         let results = measure(&lab, netem)?;
         row(report, netem, "probe", &results, probes(&lab)? - before);
-        report.equals(&format!("{netem}, probe: wrong bytes"), wrong(&results)?, 0);
-        let failed = number(&results, "failed")? as f64;
+        report.equals(&format!("{netem}, probe: wrong bytes"), results.wrong_other(), 0);
+        let failed = results.failed as f64;
         report.at_most(&format!("{netem}, probe: failed operations, as without"), failed, failed_off);
-        let longest_ms = number(&results, "longest_ms")? as f64;
+        let longest_ms = results.longest_ms as f64;
         let bound_ms = LONGEST_MS.max(1.5 * longest_off_ms);
         report.at_most(&format!("{netem}, probe: longest without a completion, ms"), longest_ms, bound_ms);
     }
@@ -62,7 +53,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 /// Runs the program while both links are impaired.
-fn measure(lab: &Lab, netem: &str) -> Result<Value> {
+fn measure(lab: &Lab, netem: &str) -> Result<Results> {
     for host in HOSTS {
         // A netem qdisc that is replaced by another keeps impairments that the other does not name.
         lab.root(host, "pfifo")?;
@@ -70,8 +61,8 @@ fn measure(lab: &Lab, netem: &str) -> Result<Value> {
     }
     let [near, far] = [lab.gid_index(HOSTS[0])?, lab.gid_index(HOSTS[1])?];
     let end = format!("{}:{near}:{}:{far}", rxe(HOSTS[0]), rxe(HOSTS[1]));
-    let line = format!("python3 {PATH} {SETTLING} {COUNTED} {ECT} {end} {end}");
-    results(&mut Background::start(&line)?)
+    let line = format!("python3 {MIXED} {SETTLING} {COUNTED} {ECT} {end} {end}");
+    operations::finish(&mut Background::start(&line)?)
 }
 
 /// Probes of both hosts.
@@ -79,28 +70,15 @@ fn probes(lab: &Lab) -> Result<u64> {
     HOSTS.iter().map(|host| count(&lab.on_host(*host, "counters {}")?, "tail_loss_probes")).sum()
 }
 
-/// Wrong answers, except those of atomics: soft-RoCE completes a retransmitted one without its result, without `dcqcn` too.
-fn wrong(results: &Value) -> Result<u64> {
-    let atomics =
-        ["fetch_add", "compare_swap"].iter().filter_map(|kind| results["wrong_by_kind"][*kind].as_u64());
-    Ok(number(results, "wrong")? - atomics.sum::<u64>())
-}
-
-fn number(results: &Value, name: &str) -> Result<u64> {
-    results[name].as_u64().with_context(|| format!("no `{name}` in {results}"))
-}
-
-fn row(report: &mut Report, netem: &str, what: &str, results: &Value, probes: u64) {
-    let operations = results["operations"].as_object().into_iter().flatten();
-    let operations: u64 = operations.filter_map(|(_, count)| count.as_u64()).sum();
+fn row(report: &mut Report, netem: &str, what: &str, results: &Results, probes: u64) {
     report.record([
         ("netem", netem.to_owned()),
         ("", what.to_owned()),
-        ("operations", operations.to_string()),
-        ("longest without one, ms", results["longest_ms"].to_string()),
-        ("wrong", results["wrong_by_kind"].to_string()),
-        ("failed", results["failed"].to_string()),
-        ("pending", results["pending"].to_string()),
+        ("operations", results.completed().to_string()),
+        ("longest without one, ms", results.longest_ms.to_string()),
+        ("wrong", format!("{:?}", results.wrong)),
+        ("failed", results.failed.to_string()),
+        ("pending", format!("{:?}", results.pending)),
         ("probes", probes.to_string()),
     ]);
 }
