@@ -52,6 +52,7 @@ pub const SITUATIONS: &[Situation] = &[
     situation("vlan", "a VLAN above the NIC, tags by the NIC and by the kernel", topologies::vlan),
     situation("qinq", "two tags above the NIC", topologies::qinq),
     situation("bond", "active-backup, with a failover of each guest under traffic", topologies::bond),
+    situation("lacp", "802.3ad over two links, one of which fails under traffic", topologies::lacp),
     situation("team", "active-backup by teamd", topologies::team),
     situation("macvlan", "soft-RoCE on a macvlan, dcqcn on the NIC", topologies::macvlan),
     situation("vxlan", "soft-RoCE and dcqcn on a tunnel", topologies::vxlan),

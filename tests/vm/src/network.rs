@@ -1,4 +1,4 @@
-//! Two guests on one bridge: a network namespace of the host with a tap for each guest's NIC.
+//! Two guests connected by bridges: a network namespace of the host with a tap for each guest's NIC.
 
 use crate::prelude::*;
 
@@ -55,6 +55,25 @@ pub(super) enum Layout {
     Single,
     /// Two NICs on the bridge and a third one on a bridge for management, two CPUs, and frames of up to 9,000 bytes.
     Matrix,
+}
+
+/// Bridges of the guests' NICs, except those for management.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Links {
+    /// One bridge for all.
+    Shared,
+    /// One bridge for the first NICs and one for the second ones, which forward LACP frames: two links.
+    Paired,
+}
+
+impl Links {
+    /// The bridge of a guest's first or second NIC.
+    fn bridge(self, index: usize) -> &'static str {
+        match self {
+            Self::Paired if index == 1 => "br2",
+            _ => "br0",
+        }
+    }
 }
 
 /// A guest's NICs and their ports of the bridge.
@@ -123,29 +142,51 @@ pub(super) struct Network {
 
 /// MTU of taps for frames of 9,000 bytes with tags or a tunnel's headers.
 const JUMBO_BYTES: &str = "9216";
+/// NICs of a guest that are not for management.
+const NICS: usize = 2;
+/// Frames to 01:80:c2:00:00:02, which a bridge does not forward otherwise.
+const LACP_MASK: &str = "4";
 
 impl Network {
-    /// A bridge with a tap for each of two guests.
+    /// A bridge with the taps of two guests.
     pub(super) fn new(nic: Nic, layout: Layout) -> Result<Self> {
         let netns = format!("dcqcn-vm-{}", std::process::id());
         let ports = [1, 2].map(|number| Port { netns: netns.clone(), number, nic, layout });
         ip(&["netns", "add", &netns])?;
         // From here on it is removed on any failure.
         let network = Self { netns, ports };
-        for bridge in ["br0", "br1"] {
+        for bridge in ["br0", "br1", "br2"] {
             network.ip(&["link", "add", bridge, "type", "bridge", "mcast_snooping", "0"])?;
             network.ip(&["link", "set", bridge, "up"])?;
         }
         for (tap, nic) in network.ports.iter().flat_map(Port::taps) {
-            let bridge = if tap.ends_with('m') { "br1" } else { "br0" };
             let queues: &[&str] = if nic == Nic::VirtioNetMq { &["multi_queue"] } else { &[] };
             network.ip(&[&["tuntap", "add", &tap, "mode", "tap", "vnet_hdr"], queues].concat())?;
             if layout == Layout::Matrix {
                 network.ip(&["link", "set", &tap, "mtu", JUMBO_BYTES])?;
             }
-            network.ip(&["link", "set", &tap, "master", bridge, "up"])?;
+            network.ip(&["link", "set", &tap, "up"])?;
+            if tap.ends_with('m') {
+                network.ip(&["link", "set", &tap, "master", "br1"])?;
+            }
         }
+        network.connect(Links::Shared)?;
         Ok(network)
+    }
+
+    /// Connects the guests' NICs, except those for management.
+    pub(super) fn connect(&self, links: Links) -> Result<()> {
+        for port in &self.ports {
+            for (index, (tap, _)) in port.taps().iter().take(NICS).enumerate() {
+                // A port that leaves its bridge loses its mask.
+                self.ip(&["link", "set", tap, "nomaster"])?;
+                self.ip(&["link", "set", tap, "master", links.bridge(index)])?;
+                if links == Links::Paired {
+                    self.ip(&["link", "set", tap, "type", "bridge_slave", "group_fwd_mask", LACP_MASK])?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn ip(&self, arguments: &[&str]) -> Result<()> {

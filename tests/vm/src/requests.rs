@@ -1,5 +1,5 @@
-//! Requests of the first of two guests to this machine: pause a guest, take the carrier of its NIC, stop marking, trim,
-//! drop or capture packets.
+//! Requests of the first of two guests to this machine: pause a guest, take the carrier of its NIC, connect NICs in another
+//! way, stop marking, trim, drop or capture packets.
 //!
 //! The guest writes a file into the shared directory and waits for the result (`tests/src/vm/peer.rs`).
 
@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 
 use super::bottleneck::Bottleneck;
+use super::network::Links;
 use crate::prelude::*;
 
 const POLL: Duration = Duration::from_millis(50);
@@ -69,6 +70,8 @@ impl Requests<'_> {
                 thread::sleep(duration(seconds)?);
                 self.monitor(guest, &[&link(true)])
             }
+            ["links", "shared"] => self.network.connect(Links::Shared),
+            ["links", "paired"] => self.network.connect(Links::Paired),
             ["marking", "on"] => self.bottleneck.mark(true),
             ["marking", "off"] => self.bottleneck.mark(false),
             ["trimming", "on"] => self.bottleneck.trim(true),

@@ -1,4 +1,4 @@
-//! Interfaces above the NIC: tags, bond, team, macvlan, tunnel, VRF, bridge.
+//! Interfaces above the NIC: tags, bonds, team, macvlan, tunnel, VRF, bridge.
 //!
 //! soft-RoCE does not run on VLAN interfaces, so a bridge `top0` above them has the RDMA device.
 
@@ -42,6 +42,27 @@ pub(super) const BOND: Topology = Topology {
     rdma: "top0",
     iface: "top0",
     network: "10.9.7",
+    netns: None,
+};
+
+/// virtio-net reports no speed until one is set, and a port without a speed cannot join.
+const LACP: Topology = Topology {
+    script: "modprobe bonding max_bonds=0
+        ip address flush dev eth0
+        ip link add top0 type bond mode 802.3ad miimon 100 lacp_rate fast xmit_hash_policy layer3+4
+        for port in eth0 eth1; do
+            ip link set $port down
+            case $(readlink /sys/class/net/$port/device/driver) in
+                */virtio_net) ethtool -s $port speed 1000 duplex full;;
+            esac
+            ip link set $port master top0
+        done
+        ip link set top0 up
+        until [ $(cat /sys/class/net/top0/bonding/ad_num_ports) = 2 ]; do sleep 0.2; done
+        tc qdisc replace dev top0 root fq limit 40000 flow_limit 20000",
+    rdma: "top0",
+    iface: "top0",
+    network: "10.9.15",
     netns: None,
 };
 
@@ -103,6 +124,9 @@ pub(super) const BRIDGE: Topology = Topology {
     network: "10.9.11",
     netns: None,
 };
+
+/// Waits until both links of [`LACP`] carry traffic.
+const AGGREGATED: &str = "until [ $(cat /sys/class/net/top0/bonding/ad_num_ports) = 2 ]; do sleep 0.2; done";
 
 /// Some drivers take the link down for it.
 const TAG_IN_KERNEL: &str = "ethtool -K eth0 txvlan off rxvlan off
@@ -186,6 +210,61 @@ pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.detach_both()?;
     restored(hosts, report, "bond", &before)?;
     hosts.build(PLAIN)
+}
+
+/// The sender's first link fails under traffic: its partner notices after LACP's timeout of 3 s.
+pub(super) fn lacp(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
+    hosts.host("links paired")?;
+    let result = aggregated(hosts, report);
+    hosts.host("links shared")?;
+    result?;
+    hosts.build(PLAIN)
+}
+
+fn aggregated(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
+    let fail = |hosts: &mut Hosts| hosts.host(&format!("carrier {SENDER} 5"));
+    hosts.build(LACP)?;
+    let before = hosts.state()?;
+    let off = over_both(hosts, report, ("off, link lost for 5 s", 28), fail)?;
+    hosts.both(AGGREGATED)?;
+    hosts.attach_both()?;
+    let on = over_both(hosts, report, ("dcqcn", 16), |_| Ok(()))?;
+    // The flows may share a link.
+    on.check(report, "lacp", BOTTLENECK_BPS);
+    let failed = over_both(hosts, report, ("dcqcn, link lost for 5 s", 28), fail)?;
+    let what = "lacp, link lost: QPs that broke, as without dcqcn";
+    report.at_most(what, failed.broken as f64, off.broken as f64);
+    hosts.both(AGGREGATED)?;
+    hosts.detach_both()?;
+    restored(hosts, report, "lacp", &before)
+}
+
+/// Traffic of four QPs over the links of [`LACP`], and an action during it.
+fn over_both(
+    hosts: &mut Hosts,
+    report: &mut Report,
+    (what, seconds): (&str, u32),
+    action: impl FnOnce(&mut Hosts) -> Result<()>,
+) -> Result<Measured> {
+    let (before, sent) = (hosts.counts()?, sent_bytes(hosts)?);
+    let traffic = hosts.traffic(&hosts.flows(Tool::Write, 4, seconds))?;
+    thread::sleep(Duration::from_secs(4));
+    action(hosts)?;
+    let outcomes = hosts.outcomes(&traffic)?;
+    let measured = Measured::new(&outcomes, hosts.counts()?.since(before));
+    let now = sent_bytes(hosts)?;
+    let [first, second] = [now[0] - sent[0], now[1] - sent[1]];
+    let share = 100.0 * second as f64 / ((first + second) as f64).max(1.0);
+    measured.row(report, "lacp", &format!("{what}, {share:.0} % by eth1"));
+    Ok(measured)
+}
+
+/// Bytes sent by each port of the sender's bond.
+fn sent_bytes(hosts: &mut Hosts) -> Result<[u64; 2]> {
+    let text = hosts.sh(SENDER, "cd /sys/class/net; cat eth[01]/statistics/tx_bytes")?;
+    let mut lines = text.lines();
+    let mut next = || lines.next().and_then(|line| line.parse::<u64>().ok()).context("a counter");
+    Ok([next()?, next()?])
 }
 
 /// Traffic during which both guests change to another NIC, and the number of QPs that ended or stopped.
