@@ -3,6 +3,8 @@
 use crate::prelude::*;
 
 /// Models of NICs that Debian's QEMU emulates and Debian's kernels have drivers for.
+///
+/// QEMU 7.2 of Debian 12 does not emulate igb, which QEMU 8.0 added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Nic {
     /// Paravirtual, of KVM and most clouds; guest and host exchange segments of up to 64 KB.
