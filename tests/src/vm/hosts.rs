@@ -84,6 +84,7 @@ pub struct Topology {
     pub iface: &'static str,
     /// The first three octets of both addresses.
     pub network: &'static str,
+    pub prefix_len: u8,
     /// Network namespace of `rdma`.
     pub netns: Option<&'static str>,
 }
@@ -108,7 +109,7 @@ impl Topology {
 
 /// soft-RoCE on the NIC.
 pub const PLAIN: Topology =
-    Topology { script: "", rdma: "eth0", iface: "eth0", network: "10.9.0", netns: None };
+    Topology { script: "", rdma: "eth0", iface: "eth0", network: "10.9.0", prefix_len: 24, netns: None };
 
 pub struct Program {
     guest: u8,
@@ -218,12 +219,12 @@ impl Hosts {
     pub fn build(&mut self, topology: Topology) -> Result<()> {
         self.topology = topology;
         self.both(RESET)?;
-        let Topology { script, rdma, network, .. } = topology;
+        let Topology { script, rdma, network, prefix_len, .. } = topology;
         let exec = topology.exec();
         self.both(&format!(
             "{FUNCTIONS}
              {script}
-             {exec} ip address replace {network}.$N/24 dev {rdma}
+             {exec} ip address replace {network}.$N/{prefix_len} dev {rdma}
              {exec} rdma link add rxe0 type rxe netdev {rdma}"
         ))?;
         let ping = format!("{exec} busybox ping -I {rdma} -c 1 -W 5 {network}.$M");

@@ -13,6 +13,7 @@ const VETH: Topology = Topology {
     iface: "pod0",
     network: "10.9.12",
     netns: Some("pod"),
+    ..PLAIN
 };
 
 /// The guest's iproute2 makes netkit pairs without Ethernet frames only.

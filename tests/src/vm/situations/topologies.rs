@@ -15,7 +15,7 @@ pub(super) const VLAN: Topology = Topology {
     rdma: "top0",
     iface: "eth0",
     network: "10.9.5",
-    netns: None,
+    ..PLAIN
 };
 
 const QINQ: Topology = Topology {
@@ -28,7 +28,7 @@ const QINQ: Topology = Topology {
     rdma: "top0",
     iface: "eth0",
     network: "10.9.6",
-    netns: None,
+    ..PLAIN
 };
 
 pub(super) const BOND: Topology = Topology {
@@ -42,7 +42,7 @@ pub(super) const BOND: Topology = Topology {
     rdma: "top0",
     iface: "top0",
     network: "10.9.7",
-    netns: None,
+    ..PLAIN
 };
 
 /// virtio-net reports no speed until one is set, and a port without a speed cannot join.
@@ -63,7 +63,7 @@ const LACP: Topology = Topology {
     rdma: "top0",
     iface: "top0",
     network: "10.9.15",
-    netns: None,
+    ..PLAIN
 };
 
 const TEAM: Topology = Topology {
@@ -79,7 +79,7 @@ const TEAM: Topology = Topology {
     rdma: "top0",
     iface: "top0",
     network: "10.9.14",
-    netns: None,
+    ..PLAIN
 };
 
 const MACVLAN: Topology = Topology {
@@ -90,7 +90,7 @@ const MACVLAN: Topology = Topology {
     rdma: "top0",
     iface: "eth0",
     network: "10.9.8",
-    netns: None,
+    ..PLAIN
 };
 
 const VXLAN: Topology = Topology {
@@ -101,7 +101,7 @@ const VXLAN: Topology = Topology {
     rdma: "top0",
     iface: "top0",
     network: "10.9.9",
-    netns: None,
+    ..PLAIN
 };
 
 const VRF: Topology = Topology {
@@ -114,7 +114,7 @@ const VRF: Topology = Topology {
     rdma: "eth0",
     iface: "eth0",
     network: "10.9.10",
-    netns: None,
+    ..PLAIN
 };
 
 pub(super) const BRIDGE: Topology = Topology {
@@ -122,7 +122,7 @@ pub(super) const BRIDGE: Topology = Topology {
     rdma: "top0",
     iface: "eth0",
     network: "10.9.11",
-    netns: None,
+    ..PLAIN
 };
 
 /// Waits until both links of [`LACP`] carry traffic.
