@@ -69,8 +69,9 @@ fn in_guest(name: &str, result: &Path, run: impl FnOnce(&mut Report) -> Result<(
     let kernel = fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
     let is_guest = kernel.split_whitespace().any(|word| word == "dcqcn.guest=1");
     ensure!(is_guest, "scenarios rewire the kernel they run on: run them with `cargo xtask vm {name}`");
-    if peer::parameter(&kernel, "port") == Some("2") {
-        return peer::serve();
+    match peer::parameter(&kernel, "port").map(str::parse::<u8>) {
+        None | Some(Ok(1)) => {}
+        Some(guest) => return peer::serve(guest.context("dcqcn.port")?),
     }
     let mut report = Report::new(name)?;
     if let Err(error) = run(&mut report) {

@@ -1,7 +1,7 @@
 //! Two guests as RDMA hosts: soft-RoCE above their NICs, `dcqcn`, traffic between them, and their counters.
 //!
 //! The first guest sends to the second through a port of 20 Mbit/s at which the machine's `dcqcn` marks
-//! (`tests/vm/src/bottleneck.rs`); the other direction is not limited.
+//! (`tests/vm/src/bottleneck.rs`); the other direction is not limited. A situation can put a third guest between them.
 
 use super::capture;
 use super::lab::gid_text;
@@ -15,6 +15,8 @@ pub const GUESTS: [u8; 2] = [SENDER, RECEIVER];
 pub const SENDER: u8 = 1;
 /// The second guest.
 pub const RECEIVER: u8 = 2;
+/// The third guest.
+pub const MIDDLE: u8 = 3;
 pub const BOTTLENECK_BPS: f64 = 20e6;
 /// Options for `dcqcn attach` that suit the bottleneck.
 pub const LINK: &str = "--profile lab --set link_rate=40mbit";
@@ -177,6 +179,7 @@ impl Counts {
 
 pub struct Hosts {
     peer: Peer,
+    middle: Option<Peer>,
     topology: Topology,
     next: u16,
 }
@@ -184,15 +187,29 @@ pub struct Hosts {
 impl Hosts {
     /// Waits for the second guest and prepares both.
     pub fn connect() -> Result<Self> {
-        let mut hosts = Self { peer: Peer::connect()?, topology: PLAIN, next: 0 };
+        let mut hosts = Self { peer: Peer::connect()?, middle: None, topology: PLAIN, next: 0 };
         hosts.both(PREPARE)?;
         Ok(hosts)
+    }
+
+    /// Waits for the third guest, which the machine has started, and prepares it.
+    pub fn connect_middle(&mut self) -> Result<()> {
+        if self.middle.is_none() {
+            let mut middle = Peer::of(MIDDLE)?;
+            middle.sh(PREPARE, TIMEOUT)?;
+            self.middle = Some(middle);
+        }
+        Ok(())
     }
 
     /// Runs a shell script in a guest, with `$N` and `$M` for its number and the other's.
     pub fn sh(&mut self, guest: u8, script: &str) -> Result<String> {
         let script = numbered(guest, script);
-        if guest == RECEIVER { self.peer.sh(&script, TIMEOUT) } else { here(&script) }
+        match guest {
+            RECEIVER => self.peer.sh(&script, TIMEOUT),
+            MIDDLE => self.middle.as_mut().context("the third guest does not run")?.sh(&script, TIMEOUT),
+            _ => here(&script),
+        }
     }
 
     /// Runs a shell script in both guests at the same time.
@@ -200,7 +217,7 @@ impl Hosts {
         let there = numbered(RECEIVER, script);
         let number = self.peer.begin(&there)?;
         let result = here(&numbered(SENDER, script));
-        Peer::end(number, &there, TIMEOUT)?;
+        self.peer.end(number, &there, TIMEOUT)?;
         result.map(drop)
     }
 

@@ -1,4 +1,4 @@
-//! Two guests: the first runs a scenario, the second runs the commands that the first writes into the shared directory.
+//! Several guests: the first runs a scenario, the others run the commands that the first writes into the shared directory.
 //! The machine executes some requests too (`tests/vm/src/requests.rs`).
 
 use crate::retry;
@@ -6,14 +6,14 @@ use crate::vm::prelude::*;
 
 const DIR: &str = "/share/peer";
 const POLL: Duration = Duration::from_millis(50);
-/// Longest the second guest may take to boot after the first.
+/// Longest another guest may take to boot after the first, or after its request.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 pub const IFACE: &str = "eth0";
-pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
+pub const ADDRESSES: [&str; 3] = ["10.9.0.1", "10.9.0.2", "10.9.0.3"];
 /// Interface and addresses for handshakes, which no situation touches.
 const MANAGEMENT: &str = "eth2";
 /// Addresses of the guests there.
-pub const MANAGEMENT_ADDRESSES: [&str; 2] = ["10.8.0.1", "10.8.0.2"];
+pub const MANAGEMENT_ADDRESSES: [&str; 3] = ["10.8.0.1", "10.8.0.2", "10.8.0.3"];
 const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Serialize, Deserialize)]
@@ -29,36 +29,45 @@ pub fn parameter<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
         .find_map(|word| word.strip_prefix("dcqcn.")?.strip_prefix(name)?.strip_prefix('='))
 }
 
+/// Another guest.
 pub struct Peer {
+    dir: PathBuf,
     next: u32,
 }
 
 impl Peer {
     /// Sets this guest's NIC up and waits for the second guest to do the same.
     pub fn connect() -> Result<Self> {
-        set_up(0)?;
-        wait_for(&Path::new(DIR).join("ready"), BOOT_TIMEOUT)?;
-        Ok(Self { next: 0 })
+        set_up(1)?;
+        Self::of(2)
     }
 
-    /// Runs a shell script in the second guest and returns its output.
+    /// Waits until a guest runs commands.
+    pub fn of(guest: u8) -> Result<Self> {
+        let dir = directory(guest);
+        wait_for(&dir.join("ready"), BOOT_TIMEOUT)?;
+        Ok(Self { dir, next: 0 })
+    }
+
+    /// Runs a shell script in that guest and returns its output.
     pub fn sh(&mut self, script: &str, patience: Duration) -> Result<String> {
         let number = self.begin(script)?;
-        Self::end(number, script, patience)
+        self.end(number, script, patience)
     }
 
-    /// Starts a shell script in the second guest; returns its number for [`Self::end`].
+    /// Starts a shell script in that guest; returns its number for [`Self::end`].
     pub fn begin(&mut self, script: &str) -> Result<u32> {
         let number = self.next;
         self.next += 1;
-        put(&command(number), script.as_bytes())?;
+        put(&command(&self.dir, number), script.as_bytes())?;
         Ok(number)
     }
 
     /// Waits for the end of a script; returns its output.
-    pub fn end(number: u32, script: &str, patience: Duration) -> Result<String> {
-        wait_for(&result(number), patience).with_context(|| format!("peer: `{script}`"))?;
-        let CommandResult { ok, output } = serde_json::from_slice(&fs::read(result(number))?)?;
+    pub fn end(&self, number: u32, script: &str, patience: Duration) -> Result<String> {
+        let result = result(&self.dir, number);
+        wait_for(&result, patience).with_context(|| format!("peer: `{script}`"))?;
+        let CommandResult { ok, output } = serde_json::from_slice(&fs::read(result)?)?;
         ensure!(ok, "peer: `{script}`: {}", output.trim());
         Ok(output)
     }
@@ -74,12 +83,13 @@ impl Peer {
     }
 }
 
-pub fn serve() -> Result<()> {
-    set_up(1)?;
-    fs::create_dir_all(DIR).context(DIR)?;
-    put(&Path::new(DIR).join("ready"), b"")?;
+/// Runs commands as this guest.
+pub fn serve(guest: u8) -> Result<()> {
+    set_up(guest)?;
+    let dir = directory(guest);
+    put(&dir.join("ready"), b"")?;
     for number in 0.. {
-        let path = command(number);
+        let path = command(&dir, number);
         while !path.exists() {
             thread::sleep(POLL);
         }
@@ -90,39 +100,44 @@ pub fn serve() -> Result<()> {
             text += &String::from_utf8_lossy(&output.stderr);
         }
         let outcome = CommandResult { ok: output.status.success(), output: text };
-        put(&result(number), &serde_json::to_vec(&outcome)?)?;
+        put(&result(&dir, number), &serde_json::to_vec(&outcome)?)?;
     }
     Ok(())
 }
 
-fn set_up(guest: usize) -> Result<()> {
+fn set_up(guest: u8) -> Result<()> {
+    let index = usize::from(guest - 1);
     let command_line = sysfs::read("/proc/cmdline")?;
     let driver = parameter(&command_line, "nic").context("no dcqcn.nic= on the kernel's command line")?;
     sh(&format!("modprobe {driver}"))?;
     wait_for(&Path::new("/sys/class/net").join(IFACE), BOOT_TIMEOUT)?;
-    sh(&format!("ip address add {}/24 dev {IFACE}", ADDRESSES[guest]))?;
+    sh(&format!("ip address add {}/24 dev {IFACE}", ADDRESSES[index]))?;
     sh(&format!("ip link set {IFACE} up"))?;
     if parameter(&command_line, "management").is_some() {
         sh("modprobe virtio_net")?;
         wait_for(&Path::new("/sys/class/net").join(MANAGEMENT), BOOT_TIMEOUT)?;
-        sh(&format!("ip address add {}/24 dev {MANAGEMENT}", MANAGEMENT_ADDRESSES[guest]))?;
+        sh(&format!("ip address add {}/24 dev {MANAGEMENT}", MANAGEMENT_ADDRESSES[index]))?;
         sh(&format!("ip link set {MANAGEMENT} up"))?;
     }
     Ok(())
 }
 
-fn command(number: u32) -> PathBuf {
-    Path::new(DIR).join(format!("{number}.command"))
+fn directory(guest: u8) -> PathBuf {
+    Path::new(DIR).join(guest.to_string())
 }
 
-fn result(number: u32) -> PathBuf {
-    Path::new(DIR).join(format!("{number}.result"))
+fn command(dir: &Path, number: u32) -> PathBuf {
+    dir.join(format!("{number}.command"))
+}
+
+fn result(dir: &Path, number: u32) -> PathBuf {
+    dir.join(format!("{number}.result"))
 }
 
 /// Writes a file atomically.
 fn put(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = path.with_extension("partial");
-    fs::create_dir_all(DIR).context(DIR)?;
+    let (dir, partial) = (path.parent().context("no directory")?, path.with_extension("partial"));
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     fs::write(&partial, bytes).with_context(|| partial.display().to_string())?;
     fs::rename(&partial, path).with_context(|| path.display().to_string())
 }

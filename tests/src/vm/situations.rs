@@ -1,7 +1,8 @@
-//! Situations of two guests with a bottleneck between them, run one after the other in one boot.
+//! Situations of two guests with a bottleneck or a third guest between them, run one after the other in one boot.
 
 mod changes;
 mod incast;
+mod middle;
 mod mpi;
 mod nic;
 mod pods;
@@ -66,6 +67,7 @@ pub const SITUATIONS: &[Situation] = &[
     situation("backup", "an NVMe-oF disk read and written next to a TCP stream", storage::backup),
     situation("trim", "trimming and the receiver's NAKs instead of drops, without and with DCQCN", trim::run),
     situation("recovery", "the tail-loss probe under loss: NIC, bridge port, bond, VLAN", recovery::run),
+    situation("router", "a third guest routes and marks (`--middle`)", middle::router),
 ];
 
 /// Columns of [`Measured::row`].

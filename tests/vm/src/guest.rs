@@ -39,7 +39,7 @@ pub(super) const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\
 const SYSTEMD: &str = include_str!("systemd.sh");
 
 const RESULT: &str = "result.json";
-/// Commands for the second of two guests, in the shared directory.
+/// Commands for the guests that do not run the driver, in the shared directory.
 const PEER: &str = "peer";
 
 /// Time limit from start to the first line of the driver, emulated, on a busy machine.
@@ -210,13 +210,15 @@ impl Booted<'_> {
         self.watched(scenario.limit(), &title, &machine)
     }
 
-    /// Runs situations in two guests with a bottleneck between them; the second has the kernel of `peer`.
+    /// Runs situations in two guests with a bottleneck between them; the second has the kernel of `peer`. If `has_middle`,
+    /// a situation may request a third guest, with the kernel of the first one.
     pub(super) fn run_situations(
         &self,
         title: &str,
         situations: &[String],
         nic: Nic,
         peer: &Self,
+        has_middle: bool,
     ) -> Result<Finished> {
         let dir = self.exchange()?;
         let network = Network::new(nic, Layout::Matrix)?;
@@ -225,8 +227,9 @@ impl Booted<'_> {
         machine::write_start(&self.guest.share, &start)?;
         let second = self.second(&network, peer)?;
         let tree = &self.guest.parts.tree;
+        let middle = has_middle.then(|| Machine { port: Some(&network.ports[2]), ..self.machine() });
         let requests =
-            Requests { network: &network, bottleneck: &bottleneck, tree, dir, second: second.pid() };
+            Requests { network: &network, bottleneck: &bottleneck, tree, dir, second: second.pid(), middle };
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| requests.serve(&stop));
@@ -248,10 +251,7 @@ impl Booted<'_> {
     }
 
     fn second(&self, network: &Network, peer: &Self) -> Result<Qemu> {
-        let second = Machine { port: Some(&network.ports[1]), ..peer.machine() };
-        let (qemu, lines) = second.start()?;
-        thread::spawn(move || lines.iter().for_each(|line| println!("   2 | {line}")));
-        Ok(qemu)
+        Machine { port: Some(&network.ports[1]), ..peer.machine() }.start_printed()
     }
 
     pub(super) fn run(&self, scenario: &Scenario) -> Result<Finished> {

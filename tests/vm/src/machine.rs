@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use fs_err::File;
 
 use super::kernel::Kernel;
-use super::network::{Layout, Port};
+use super::network::{Layout, MIDDLE, Port};
 use crate::prelude::*;
 
 /// Final line of the guest, not printed by anything else.
@@ -18,8 +18,8 @@ pub(super) const START: &str = "start";
 const KERNEL_ARGUMENTS: &str = "quiet nokaslr mitigations=off tsc=reliable random.trust_cpu=1 panic=-1 net.ifnames=0 \
      systemd.show_status=false dcqcn.guest=1";
 const CPUS: u32 = 2;
-/// CPUs of each of two concurrent guests that need no more.
-const CPUS_OF_TWO: u32 = 1;
+/// CPUs of each of several concurrent guests that need no more.
+const CPUS_OF_SEVERAL: u32 = 1;
 const MEMORY_MB: u32 = 1_024;
 const KVM_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -37,7 +37,7 @@ pub(super) struct Machine<'a> {
     pub(super) accelerator: Accelerator,
     /// Shared directory; `/share` in the guest.
     pub(super) share: &'a Path,
-    /// Port, if it is one of two guests.
+    /// Port, if it is one of several guests.
     pub(super) port: Option<&'a Port>,
 }
 
@@ -62,8 +62,16 @@ impl Machine<'_> {
         Ok(Err(failure))
     }
 
+    /// Starts the guest in the background; its lines are printed with its number.
+    pub(super) fn start_printed(&self) -> Result<Qemu> {
+        let (qemu, lines) = self.start()?;
+        let number = self.port.map_or(1, |port| port.number);
+        thread::spawn(move || lines.iter().for_each(|line| println!("   {number} | {line}")));
+        Ok(qemu)
+    }
+
     /// Starts the guest in the background; returns its lines too.
-    pub(super) fn start(&self) -> Result<(Qemu, Receiver<String>)> {
+    fn start(&self) -> Result<(Qemu, Receiver<String>)> {
         Qemu::start(&mut self.command("stdio"))
     }
 
@@ -77,8 +85,8 @@ impl Machine<'_> {
             Accelerator::Tcg => "tcg,thread=multi",
         };
         let netns = self.port.map(|port| port.netns.as_str());
-        let is_single = self.port.is_some_and(|port| port.layout == Layout::Single);
-        let cpus = if is_single { CPUS_OF_TWO } else { CPUS };
+        let is_small = |port: &Port| port.layout == Layout::Single || port.number == MIDDLE;
+        let cpus = if self.port.is_some_and(is_small) { CPUS_OF_SEVERAL } else { CPUS };
         let mut command = qemu(self.tree, self.kernel, accelerator, netns, cpus);
         let console = if self.tree.arch == Arch::Aarch64 { "ttyAMA0" } else { "ttyS0" };
         let mut arguments = format!("console={console} {KERNEL_ARGUMENTS}");

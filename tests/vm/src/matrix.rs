@@ -30,6 +30,9 @@ pub(super) struct Args {
     /// Situations [default: all].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     situation: Vec<String>,
+    /// Boot a third guest between both for the situations that need one, which are skipped otherwise.
+    #[arg(long)]
+    middle: bool,
     /// Run every combination instead of every pair.
     #[arg(long)]
     full: bool,
@@ -80,7 +83,7 @@ pub(super) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             let title = format!("{TITLE}-{}-{kernels}", nic.name());
             let [first, second] = &booted;
             let earlier = first.stored(&title)?;
-            let mut run = first.run_situations(&title, &names, *nic, second)?;
+            let mut run = first.run_situations(&title, &names, *nic, second, args.middle)?;
             if let Some(earlier) = earlier {
                 run = table::merge(earlier, run, &names);
                 first.store(&run)?;
@@ -111,7 +114,7 @@ pub(super) const QUICK: &str = "two-guests";
 
 /// The situations that every change must pass, over virtio-net.
 pub(super) fn quick(booted: &Booted<'_>) -> Result<Finished> {
-    booted.run_situations(QUICK, &["incast", "tcp"].map(str::to_owned), Nic::VirtioNet, booted)
+    booted.run_situations(QUICK, &["incast", "tcp"].map(str::to_owned), Nic::VirtioNet, booted, false)
 }
 
 fn boot(guest: &Guest, kernels: Kernels) -> Result<[Booted<'_>; 2]> {

@@ -1,4 +1,4 @@
-//! Two guests connected by bridges: a network namespace of the host with a tap for each guest's NIC.
+//! Guests connected by bridges: a network namespace of the host with a tap for each guest's NIC.
 
 use crate::prelude::*;
 
@@ -66,23 +66,31 @@ pub(super) enum Links {
     Shared,
     /// One bridge for the first NICs and one for the second ones, which forward LACP frames: two links.
     Paired,
+    /// One bridge for the first guest and one for the second one, with a NIC of the third guest in each.
+    Middle,
 }
 
 impl Links {
     /// The bridge of a guest's first or second NIC.
-    fn bridge(self, index: usize) -> &'static str {
-        match self {
-            Self::Paired if index == 1 => "br2",
-            _ => "br0",
+    ///
+    /// The third guest may bridge its NICs, which would be a loop if both were on one bridge.
+    fn bridge(self, number: u8, index: usize) -> Option<&'static str> {
+        match (self, number, index) {
+            (Self::Shared | Self::Paired, MIDDLE, _) => None,
+            (Self::Paired, _, 1) | (Self::Middle, 2, _) | (Self::Middle, MIDDLE, 1) => Some("br2"),
+            _ => Some("br0"),
         }
     }
 }
+
+/// Number of the third guest, which is between the others.
+pub(super) const MIDDLE: u8 = 3;
 
 /// A guest's NICs and their ports of the bridge.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub(super) netns: String,
-    /// 1 or 2.
+    /// 1, 2, or [`MIDDLE`].
     pub(super) number: u8,
     pub(super) nic: Nic,
     pub(super) layout: Layout,
@@ -139,7 +147,7 @@ pub(super) fn tap(number: u8) -> String {
 /// The namespace, removed on drop.
 pub(super) struct Network {
     pub(super) netns: String,
-    pub(super) ports: [Port; 2],
+    pub(super) ports: [Port; 3],
 }
 
 /// MTU of taps for frames of 9,000 bytes with tags or a tunnel's headers.
@@ -150,10 +158,10 @@ const NICS: usize = 2;
 const LACP_MASK: &str = "4";
 
 impl Network {
-    /// A bridge with the taps of two guests.
+    /// A bridge with the taps of two guests, and the taps of a third one.
     pub(super) fn new(nic: Nic, layout: Layout) -> Result<Self> {
         let netns = format!("dcqcn-vm-{}", std::process::id());
-        let ports = [1, 2].map(|number| Port { netns: netns.clone(), number, nic, layout });
+        let ports = [1, 2, MIDDLE].map(|number| Port { netns: netns.clone(), number, nic, layout });
         ip(&["netns", "add", &netns])?;
         // From here on it is removed on any failure.
         let network = Self { netns, ports };
@@ -182,7 +190,8 @@ impl Network {
             for (index, (tap, _)) in port.taps().iter().take(NICS).enumerate() {
                 // A port that leaves its bridge loses its mask.
                 self.ip(&["link", "set", tap, "nomaster"])?;
-                self.ip(&["link", "set", tap, "master", links.bridge(index)])?;
+                let Some(bridge) = links.bridge(port.number, index) else { continue };
+                self.ip(&["link", "set", tap, "master", bridge])?;
                 if links == Links::Paired {
                     self.ip(&["link", "set", tap, "type", "bridge_slave", "group_fwd_mask", LACP_MASK])?;
                 }
@@ -210,4 +219,19 @@ impl Drop for Network {
 
 fn ip(arguments: &[&str]) -> Result<()> {
     run::capture(Command::new("ip").args(arguments)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn middle_guest_is_the_only_path() {
+        let of = |number| [0, 1].map(|index| Links::Middle.bridge(number, index));
+        assert_eq!((of(1), of(2)), ([Some("br0"); 2], [Some("br2"); 2]));
+        assert_eq!(of(MIDDLE), [Some("br0"), Some("br2")]);
+        for links in [Links::Shared, Links::Paired] {
+            assert!([0, 1].into_iter().all(|index| links.bridge(MIDDLE, index).is_none()));
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! Requests of the first of two guests to this machine: pause a guest, take the carrier of its NIC, connect NICs in another
-//! way, stop marking, trim, drop or capture packets.
+//! Requests of the first guest to this machine: pause a guest, take the carrier of its NIC, connect NICs, boot a third
+//! guest, stop marking, trim, drop or capture packets.
 //!
 //! The guest writes a file into the shared directory and waits for the result (`tests/src/vm/peer.rs`).
 
@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 
 use super::bottleneck::Bottleneck;
+use super::machine::{Machine, Qemu};
 use super::network::Links;
 use crate::prelude::*;
 
@@ -22,17 +23,28 @@ pub(super) struct Requests<'a> {
     pub(super) tree: &'a Tree,
     pub(super) dir: PathBuf,
     pub(super) second: u32,
+    /// The third guest, started by the first request for it.
+    pub(super) middle: Option<Machine<'a>>,
+}
+
+/// Processes started by requests.
+#[derive(Default)]
+struct Started {
+    /// Until its end is requested.
+    capture: Option<Child>,
+    /// Until the first guest ends.
+    middle: Option<Qemu>,
 }
 
 impl Requests<'_> {
     /// Executes requests until `stop`.
     pub(super) fn serve(&self, stop: &AtomicBool) {
         let (request, result) = (self.dir.join("host.command"), self.dir.join("host.result"));
-        let mut capture = None;
+        let mut started = Started::default();
         while !stop.load(Ordering::Relaxed) {
             thread::sleep(POLL);
             if let Ok(line) = fs::read_to_string(&request) {
-                let outcome = self.execute(&line, &mut capture);
+                let outcome = self.execute(&line, &mut started);
                 let outcome = outcome.map_or_else(|error| format!("{error:#}"), |()| "ok".into());
                 let partial = self.dir.join("host.partial");
                 let answer = fs::remove_file(&request)
@@ -46,8 +58,7 @@ impl Requests<'_> {
         }
     }
 
-    /// Executes a request; a capture runs until its end is requested.
-    fn execute(&self, line: &str, capture: &mut Option<Child>) -> Result<()> {
+    fn execute(&self, line: &str, started: &mut Started) -> Result<()> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             // The guest's clock stops with it.
@@ -72,17 +83,25 @@ impl Requests<'_> {
             }
             ["links", "shared"] => self.network.connect(Links::Shared),
             ["links", "paired"] => self.network.connect(Links::Paired),
+            ["links", "middle"] => {
+                let middle = self.middle.as_ref();
+                let middle = middle.context("no third guest; `cargo xtask vm matrix --middle` boots one")?;
+                if started.middle.is_none() {
+                    started.middle = Some(middle.start_printed()?);
+                }
+                self.network.connect(Links::Middle)
+            }
             ["marking", "on"] => self.bottleneck.mark(true),
             ["marking", "off"] => self.bottleneck.mark(false),
             ["trimming", "on"] => self.bottleneck.trim(true),
             ["trimming", "off"] => self.bottleneck.trim(false),
             ["loss", one_of] => self.lose(one_of),
             ["capture", "on"] => {
-                *capture = Some(self.capture()?);
+                started.capture = Some(self.capture()?);
                 Ok(())
             }
             ["capture", "off"] => {
-                let mut tcpdump = capture.take().context("no capture is running")?;
+                let mut tcpdump = started.capture.take().context("no capture is running")?;
                 signal("TERM", tcpdump.id())?;
                 tcpdump.wait().context("tcpdump").map(drop)
             }

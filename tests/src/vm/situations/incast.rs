@@ -46,18 +46,22 @@ pub(super) fn attached(hosts: &mut Hosts, report: &mut Report, name: &str, what:
 }
 
 pub(super) fn restored(hosts: &mut Hosts, report: &mut Report, name: &str, before: &[String]) -> Result<()> {
-    let now = hosts.state()?;
+    unchanged(report, name, before, &hosts.state()?);
+    Ok(())
+}
+
+/// Compares the states of interfaces.
+pub(super) fn unchanged(report: &mut Report, name: &str, before: &[String], now: &[String]) {
     let changed: Vec<String> = before
         .iter()
-        .zip(&now)
+        .zip(now)
         .flat_map(|(before, now)| before.lines().zip(now.lines()))
         .filter(|(before, now)| before != now)
         .map(|(before, now)| format!("{} -> {}", before.trim(), now.trim()))
         .collect();
     let measured = if changed.is_empty() { "unchanged".to_owned() } else { changed.join("; ") };
     let what = format!("{name}: offloads and qdiscs after detach");
-    report.check(&what, measured, "unchanged", *before == *now);
-    Ok(())
+    report.check(&what, measured, "unchanged", before == now);
 }
 
 pub(super) fn measure(hosts: &mut Hosts, tool: Tool, seconds: u32) -> Result<Measured> {
