@@ -68,6 +68,7 @@ pub const SITUATIONS: &[Situation] = &[
     situation("trim", "trimming and the receiver's NAKs instead of drops, without and with DCQCN", trim::run),
     situation("recovery", "the tail-loss probe under loss: NIC, bridge port, bond, VLAN", recovery::run),
     situation("router", "a third guest routes and marks (`--middle`)", middle::router),
+    situation("ovs", "a third guest bridges by Open vSwitch and marks (`--middle`)", middle::ovs),
 ];
 
 /// Columns of [`Measured::row`].

@@ -49,6 +49,6 @@ name = "roce*"
 flows = 1024
 END
 systemctl enable dcqcn.service links.service scenario.service
-systemctl mask serial-getty@ttyS0.service getty.target console-getty.service
+systemctl mask serial-getty@ttyS0.service getty.target console-getty.service openvswitch-switch.service
 systemctl set-default multi-user.target
 exec /lib/systemd/systemd

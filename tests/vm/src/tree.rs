@@ -88,6 +88,7 @@ const PACKAGES: &[&str] = &[
     "ucx-utils",
     "netpipe-openmpi",
     "libteam-utils",
+    "openvswitch-switch",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
 /// In the cache: the tree, and its list of packages.

@@ -10,7 +10,7 @@ const ON_S: u32 = 16;
 /// Rate of the third guest's port: below the machine's port, which its packets pass next, and low enough for three emulated
 /// guests on two CPUs.
 const RATE_BPS: f64 = 10e6;
-/// Minimum share of marks that arrive; the counters of three guests are not read at the same time.
+/// Minimum share of marks that arrive: the port's queue may drop marked packets.
 const MIN_MARKS: f64 = 0.9;
 
 const RESET: &str = "
@@ -43,6 +43,30 @@ tc qdisc replace dev eth1 root handle 1: tbf rate 10mbit burst 64000 limit 10240
 
 pub(super) fn router(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     between(hosts, report, "router", |hosts, report| forwarded(hosts, report, "router", ROUTER, ROUTED))
+}
+
+/// Open vSwitch removes other root qdiscs from its ports. Its queue has the burst of the router's shaper, in bits.
+const OVS: &str = "
+modprobe sch_htb
+mkdir -p /run/openvswitch
+ovsdb-tool create /run/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovsschema
+ovsdb-server /run/openvswitch/conf.db --remote=punix:/run/openvswitch/db.sock --pidfile --detach
+ovs-vsctl --no-wait init
+ovs-vswitchd --pidfile --detach
+ovs-vsctl --timeout=60 add-br ovs0 -- add-port ovs0 eth0 -- add-port ovs0 eth1 -- set port eth1 qos=@port \
+    -- --id=@port create qos type=linux-htb other-config:max-rate=10000000 queues:0=@queue \
+    -- --id=@queue create queue other-config:min-rate=10000000 other-config:max-rate=10000000 \
+        other-config:burst=512000";
+
+/// A bridge of Open vSwitch with the NICs as system ports.
+pub(super) fn ovs(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
+    between(hosts, report, "ovs", |hosts, report| {
+        if hosts.sh(MIDDLE, "command -v ovs-vswitchd && modprobe openvswitch").is_err() {
+            report.skip("ovs", "the third guest lacks Open vSwitch or its kernel module");
+            return Ok(());
+        }
+        forwarded(hosts, report, "ovs", OVS, PLAIN)
+    })
 }
 
 /// Connects both guests by the third one for a situation. In the meantime, the machine does not mark.
