@@ -58,9 +58,7 @@ impl XdpHost<'_> {
     fn data_end(&self) -> usize {
         context_field!(self.ctx.ctx, xdp_md, data_end)
     }
-}
 
-impl XdpHost<'_> {
     /// Length of the first fragment, the only part that can be read directly.
     ///
     /// Computed as a difference, not as a sum with a length from the packet: to Linux 6.1's verifier a
