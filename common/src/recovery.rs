@@ -53,6 +53,7 @@ use core::cell::Cell;
 use crate::rc::Psn;
 use crate::wire::bth::{MAX_MTU, MIN_MTU, Opcode};
 use crate::wire::eth::{EtherType, MacAddr};
+use crate::wire::ext::{NakCode, Syndrome};
 use responder::Responder;
 pub use shared::SharedRequester;
 
@@ -121,14 +122,16 @@ pub(crate) const TRIMMED: u32 = 257;
 /// in the low 24 bits.
 pub(crate) const VERIFIED: u32 = 1 << 24;
 
-/// Kinds of acknowledgement: bits 5 and 6 of the syndrome (IBTA vol. 1, 9.7.5.2).
-const KIND: u32 = 0x60;
-const ACK: u32 = 0;
-const RNR: u32 = 0x20;
-const NAK: u32 = 0x60;
-/// All but the reserved bit of the syndrome.
-const SYNDROME: u32 = 0x7f;
-const PSN_SEQUENCE_ERROR: u32 = 0x60;
+/// Bits of a syndrome that are the kind of acknowledgement, and the kinds.
+const KIND: u32 = Syndrome::KIND as u32;
+const ACK: u32 = Syndrome::ACK.bits() as u32 & KIND;
+const RNR: u32 = Syndrome::RnrNak { timer: 0 }.bits() as u32 & KIND;
+const NAK: u32 = PSN_SEQUENCE_ERROR & KIND;
+/// Bits of a syndrome that are its value.
+const VALUE: u32 = Syndrome::VALUE as u32;
+/// All but the reserved bit of a syndrome.
+const SYNDROME: u32 = KIND | VALUE;
+const PSN_SEQUENCE_ERROR: u32 = Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR).bits() as u32;
 
 /// First PSN that an acknowledgement does not cover: an ACK covers the packet that it names, a NAK those before it.
 #[inline(always)]
@@ -153,7 +156,7 @@ const fn hold_until(syndrome: u32, now_ns: u64) -> u64 {
 /// Delay that an RNR NAK requests (IBTA vol. 1, 9.7.5.2.8).
 #[inline(always)]
 const fn rnr_timer_ns(syndrome: u32) -> u64 {
-    let code = syndrome & 0x1f;
+    let code = syndrome & VALUE;
     let units = match code {
         0 => 65_536,
         1 => 1,

@@ -87,12 +87,16 @@ pub enum Syndrome {
 impl Syndrome {
     /// An acknowledgement that does not use end-to-end credits.
     pub const ACK: Self = Self::Ack { credits: 31 };
+    /// Bits of the kind.
+    pub(crate) const KIND: u8 = 0x60;
+    /// Bits of the value: credits, timer or NAK code.
+    pub(crate) const VALUE: u8 = 0x1f;
 
     /// Decodes the octet; its top bit is reserved and ignored.
     #[inline(always)]
     pub(crate) const fn from_bits(bits: u8) -> Self {
-        let value = bits & 0x1f;
-        match (bits >> 5) & 0b11 {
+        let value = bits & Self::VALUE;
+        match (bits & Self::KIND) >> 5 {
             0b00 => Self::Ack { credits: value },
             0b01 => Self::RnrNak { timer: value },
             0b11 => Self::Nak(NakCode(value)),
@@ -108,7 +112,7 @@ impl Syndrome {
             Self::Reserved { value } => (0b10, value),
             Self::Nak(NakCode(code)) => (0b11, code),
         };
-        (kind << 5) | (value & 0x1f)
+        (kind << 5) | (value & Self::VALUE)
     }
 }
 
