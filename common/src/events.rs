@@ -8,6 +8,7 @@
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::flow::QpId;
+use crate::limit::Limit;
 
 pub const SLOTS: usize = 1_024;
 
@@ -76,12 +77,12 @@ pub struct Slot {
     pub event: Event,
 }
 
-/// Rate limiter state of a kind.
+/// State of the rate limit of a kind.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
     pub left_out: u64,
-    /// The limiter's theoretical arrival time (see `admit`).
+    /// Theoretical arrival time of the next entry, the state of its [`Limit`].
     pub arrival_ns: u64,
 }
 
@@ -96,7 +97,7 @@ pub struct EventLog {
     pub newest: u64,
     /// Padding: readers poll `newest`, which therefore has its own cache line.
     pub _line: [u64; 7],
-    /// Limiter by [`EventKind`].
+    /// Rate limits by [`EventKind`].
     pub tallies: [Tally; TALLIES],
     /// Entry `n` is in slot `n` modulo [`SLOTS`].
     pub slots: [Slot; SLOTS],
@@ -150,16 +151,10 @@ impl Atomic for Native {
     }
 }
 
-/// Rate limiter of a kind (generic cell rate algorithm, ITU-T I.371): one entry per `interval_ns`, with a burst of one
-/// second's worth. Returns the next theoretical arrival time if an entry is allowed at `now_ns`; `arrival_ns` is the
-/// current one.
+/// Rate limit of a kind: one entry per `interval_ns`, with a burst of one second's worth.
 #[inline(always)]
-pub(crate) const fn admit(arrival_ns: u64, now_ns: u64, interval_ns: u64) -> Option<u64> {
-    if arrival_ns.saturating_add(interval_ns) > now_ns.saturating_add(SECOND_NS) {
-        return None;
-    }
-    let from_ns = if arrival_ns > now_ns { arrival_ns } else { now_ns };
-    Some(from_ns.saturating_add(interval_ns))
+const fn limit(interval_ns: u64) -> Limit {
+    Limit { gap_ns: interval_ns, burst_ns: SECOND_NS.saturating_sub(interval_ns) }
 }
 
 /// Adds `event` unless its kind exceeds one per `interval_ns` (not 0). Returns `false` if it is omitted. Fills in the
@@ -171,11 +166,11 @@ pub(crate) const fn admit(arrival_ns: u64, now_ns: u64, interval_ns: u64) -> Opt
 pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Event) -> bool {
     let kind = event.kind as usize % EventKind::ALL.len();
     // SAFETY: required of the caller; the remainders keep the indices inside the log. Two CPUs that race for the
-    // limiter's time may both be admitted, which adds one entry.
+    // limit's state may both be admitted, which adds one entry.
     unsafe {
         let tally = &raw mut (*log).tallies[kind];
         let (left_out, arrival_ns) = (&raw mut (*tally).left_out, &raw mut (*tally).arrival_ns);
-        let Some(next_ns) = admit(arrival_ns.read_volatile(), event.at_ns, interval_ns) else {
+        let Some(next_ns) = limit(interval_ns).admit(arrival_ns.read_volatile(), event.at_ns) else {
             A::increment(left_out);
             return false;
         };
@@ -259,8 +254,8 @@ mod tests {
 
     #[test]
     fn limiter_allows_burst_then_one_per_interval() {
-        let (start_ns, interval_ns) = (77 * SECOND_NS, SECOND_NS / 100);
-        let admitted = |arrival_ns: &mut u64, now_ns| match admit(*arrival_ns, now_ns, interval_ns) {
+        let (start_ns, limit) = (77 * SECOND_NS, limit(SECOND_NS / 100));
+        let admitted = |arrival_ns: &mut u64, now_ns| match limit.admit(*arrival_ns, now_ns) {
             Some(next_ns) => {
                 *arrival_ns = next_ns;
                 true
@@ -273,8 +268,6 @@ mod tests {
         // Ten seconds of one event every 100 us.
         let later = (1..=100_000).filter(|n| admitted(&mut arrival_ns, start_ns + n * 100_000)).count();
         assert_eq!(later, 1_000);
-        assert_eq!(admit(u64::MAX, 1, 1), None);
-        assert_eq!(admit(0, u64::MAX, 1), Some(u64::MAX));
     }
 
     #[test]
