@@ -6,11 +6,15 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use dcqcn_common::events::{self, EntryState, Event, EventKind, EventLog, Native, SLOTS};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// An event log, shared with the programs or private to this process.
 #[derive(Debug)]
-pub struct Log(NonNull<EventLog>);
+pub struct Log {
+    at: NonNull<EventLog>,
+    /// Whether it is a mapping of the data plane's log; otherwise a box.
+    is_mapped: bool,
+}
 
 // SAFETY: the memory is shared with programs and other processes, so all accesses to it are atomic.
 unsafe impl Send for Log {}
@@ -25,32 +29,30 @@ impl Log {
     pub(crate) fn of_map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         // SAFETY: a new mapping, whose memory belongs to the map as long as it is mapped.
         let at = unsafe { mmap(None, Self::LEN, Self::ACCESS, MapFlags::MAP_SHARED, fd, 0) }?;
-        Ok(Self(at.cast()))
+        Ok(Self { at: at.cast(), is_mapped: true })
     }
 
     /// Creates a log private to this process.
     pub fn in_memory() -> Self {
-        // SAFETY: a new mapping, of zeros, which are an empty log.
-        let at = unsafe { mmap_anonymous(None, Self::LEN, Self::ACCESS, MapFlags::MAP_PRIVATE) };
-        Self(at.expect("memory is available").cast())
+        Self { at: NonNull::from(Box::leak(Box::new(EventLog::EMPTY))), is_mapped: false }
     }
 
     /// Records an event, at most one per `interval_ns` (not 0) and kind; false if it was suppressed.
     pub fn record(&self, interval_ns: u64, event: Event) -> bool {
         // SAFETY: valid while `self` lives; all writers use this function.
-        unsafe { events::record::<Native>(self.0.as_ptr(), interval_ns, event) }
+        unsafe { events::record::<Native>(self.at.as_ptr(), interval_ns, event) }
     }
 
     /// Number of the newest entry; 0 = empty.
     fn newest(&self) -> u64 {
         // SAFETY: as above.
-        unsafe { events::newest(self.0.as_ptr()) }
+        unsafe { events::newest(self.at.as_ptr()) }
     }
 
     /// Reads entry `number`, counted from 1.
     fn entry(&self, number: u64) -> EntryState {
         // SAFETY: as above.
-        unsafe { events::read_entry(self.0.as_ptr(), number) }
+        unsafe { events::read_entry(self.at.as_ptr(), number) }
     }
 
     /// All entries, oldest first.
@@ -65,8 +67,13 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // SAFETY: the mapping is exclusively owned. Unmapping an existing one does not fail.
-        let _ = unsafe { munmap(self.0.cast(), Self::LEN.get()) };
+        if self.is_mapped {
+            // SAFETY: the mapping is exclusively owned. Unmapping an existing one does not fail.
+            let _ = unsafe { munmap(self.at.cast(), Self::LEN.get()) };
+        } else {
+            // SAFETY: leaked by `in_memory`, and exclusively owned.
+            drop(unsafe { Box::from_raw(self.at.as_ptr()) });
+        }
     }
 }
 
