@@ -13,6 +13,6 @@ pub use bands::*;
 pub use config::*;
 pub use derived::*;
 pub use hot::{Hot, Switch};
-pub use invalid::{Invalid, Name, Quantity, Table};
+pub use invalid::{Allowed, Invalid, Name, Quantity, Table};
 pub use pfc::*;
 pub use spec::{MAX_RATE_BPS, MIN_RATE_BPS, Spec, Unit};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use dcqcn_common::params::{PfcConfig, Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig};
+use dcqcn_common::params::{PfcConfig, Quantity, QueueConfig, Scalars, Spec, WredConfig};
 use dcqcn_common::stats::Stat;
 
 /// Compares a page with its file, or writes it.
@@ -33,16 +33,11 @@ fn cell(text: &str) -> String {
 }
 
 fn row<T>(prefix: &str, spec: &Spec<T>) -> String {
-    let quantity = |value| Quantity(value, spec.unit).to_string();
-    let allowed = match spec.unit {
-        Unit::Switch => "true, false".to_owned(),
-        Unit::Choice(words) => words.join(", "),
-        _ => format!("{} to {}", quantity(spec.min), quantity(spec.max)),
-    };
     format!(
-        "| `{prefix}{}` | {allowed} | {} | {} | {} |\n",
+        "| `{prefix}{}` | {} | {} | {} | {} |\n",
         spec.key,
-        quantity(spec.default),
+        spec.allowed(),
+        Quantity(spec.default, spec.unit),
         cell(spec.doc),
         cell(spec.larger)
     )

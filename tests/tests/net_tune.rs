@@ -127,6 +127,7 @@ fn random_change(numbers: &mut fastrand::Rng, keys: &[Key]) -> Option<(Key, u64)
         Unit::Bytes | Unit::BitsPerSecond | Unit::Nanoseconds => {
             (key.default().max(1_000) * (1 + numbers.u64(..40)) / 20).clamp(low, high)
         }
+        Unit::OneOf(values) => *numbers.choice(values)?,
         _ => numbers.u64(low..=high),
     };
     Some((key, value))

@@ -71,6 +71,8 @@ pub const RP_VARIANT_FIRMWARE: u64 = 1;
 pub const COARSE_ALPHA_BITS: u64 = 10;
 /// `alpha_bits`: the machine's full precision.
 pub(crate) const FINE_ALPHA_BITS: u64 = 31;
+/// Values of `alpha_bits`.
+pub(crate) const ALPHA_BITS: &[u64] = &[COARSE_ALPHA_BITS, FINE_ALPHA_BITS];
 
 /// `roce_dscp`: the application's DSCP is kept.
 pub const DSCP_UNCHANGED: u64 = DSCPS as u64;
@@ -134,7 +136,7 @@ parameters! {
         /// DCQCN variant: `paper` cuts when a CNP arrives; `firmware` checks once per rate_reduce_monitor_period.
         rp_variant = RP_VARIANT_PAPER, "rp_variant", Unit::Choice(RP_VARIANTS), 0, 1, "";
         /// Fractional bits of alpha: 10, an integer of 0 to 1023 rounded down at every step as in NVIDIA's firmware, or 31.
-        alpha_bits = FINE_ALPHA_BITS, "alpha_bits", Unit::Count, COARSE_ALPHA_BITS, FINE_ALPHA_BITS, "";
+        alpha_bits = FINE_ALPHA_BITS, "alpha_bits", Unit::OneOf(ALPHA_BITS), COARSE_ALPHA_BITS, FINE_ALPHA_BITS, "";
         /// Period of the increase timer (paper: T, 55 us); 0 = off.
         rpg_time_reset_ns = 55 * US, "rpg_time_reset", Unit::Nanoseconds, 0, 10 * SECOND, "Slower recovery.";
         /// Bytes between two increase events (paper: B, 10 MB; NVIDIA counts it in units of 64 bytes); 0 = off.
@@ -397,9 +399,6 @@ fn check_rates(s: &Scalars) -> Result<(), Invalid> {
 }
 
 fn check_rate_machine(s: &Scalars) -> Result<(), Invalid> {
-    if s.alpha_bits != COARSE_ALPHA_BITS && s.alpha_bits != FINE_ALPHA_BITS {
-        return Err(Invalid::AlphaBits { bits: s.alpha_bits });
-    }
     let first_rate_bps = s.rate_to_set_on_first_cnp_bps;
     if first_rate_bps != 0 && first_rate_bps < MIN_RATE_BPS {
         let name = Name::Scalar("rate_to_set_on_first_cnp");
@@ -436,7 +435,7 @@ fn check<T>(
     for spec in specs {
         let &Spec { key, min, max, unit, .. } = spec;
         let value = (spec.get)(values);
-        if value < min || value > max {
+        if !spec.allowed().contains(value) {
             return Err(Invalid::Range { name: name(key), value, min, max, unit, or_zero: false });
         }
     }

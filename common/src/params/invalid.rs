@@ -52,8 +52,6 @@ pub enum Invalid {
     ByteResetTooSmall { bytes: u64, min: u64 },
     /// A rate at the first CNP below the lowest rate.
     FirstBelowMin { first_rate_bps: u64, min_rate_bps: u64 },
-    /// A precision of alpha other than the two supported ones.
-    AlphaBits { bits: u64 },
     /// The `firmware` variant without a period between its cuts.
     NoCutPeriod { period_ns: u64 },
     /// Trimmed packets would queue behind the packets they replace.
@@ -145,7 +143,7 @@ impl fmt::Display for Quantity {
                 }
                 write!(f, "{whole}.{rest:0width$}%")
             }
-            Unit::Count => write!(f, "{value}"),
+            Unit::Count | Unit::OneOf(_) => write!(f, "{value}"),
             Unit::Switch => f.write_str(if value == 0 { "false" } else { "true" }),
             Unit::Choice(words) => match usize::try_from(value).ok().and_then(|i| words.get(i)) {
                 Some(word) => f.write_str(word),
@@ -155,13 +153,51 @@ impl fmt::Display for Quantity {
     }
 }
 
+/// Allowed values of a parameter, formatted for people: `0B to 1GB`, `10 or 31`, `none, fq, htb`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    pub min: u64,
+    pub max: u64,
+    pub unit: Unit,
+}
+
+impl Allowed {
+    pub fn contains(self, value: u64) -> bool {
+        let is_listed = match self.unit {
+            Unit::OneOf(numbers) => numbers.contains(&value),
+            _ => true,
+        };
+        (self.min..=self.max).contains(&value) && is_listed
+    }
+}
+
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { min, max, unit } = *self;
+        match unit {
+            Unit::Switch => f.write_str("true, false"),
+            Unit::Choice(words) => list(f, words, ", "),
+            Unit::OneOf(numbers) => list(f, numbers, " or "),
+            _ => write!(f, "{} to {}", Quantity(min, unit), Quantity(max, unit)),
+        }
+    }
+}
+
+fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T], separator: &str) -> fmt::Result {
+    for (index, item) in items.iter().enumerate() {
+        let before = if index == 0 { "" } else { separator };
+        write!(f, "{before}{item}")?;
+    }
+    Ok(())
+}
+
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Range { name, value, min, max, unit, or_zero } => {
-                let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
+                let (value, allowed) = (Quantity(value, unit), Allowed { min, max, unit });
                 let zero = if or_zero { ", or 0" } else { "" };
-                write!(f, "{name} = {value} is out of range: {min} to {max}{zero}")
+                write!(f, "{name} = {value} is out of range: {allowed}{zero}")
             }
             Self::Order { low, low_value, high, high_value, unit } => {
                 let (below, above, high) = (low.key(), high, low.with_key(high));
@@ -192,9 +228,6 @@ impl fmt::Display for Invalid {
                     f,
                     "rate_to_set_on_first_cnp = {first} is below rpg_min_rate = {min}: raise it, set it to 0 (off) or lower rpg_min_rate"
                 )
-            }
-            Self::AlphaBits { bits } => {
-                write!(f, "alpha_bits = {bits} is out of range: 10 or 31")
             }
             Self::NoCutPeriod { period_ns } => {
                 let period = Quantity(period_ns, Unit::Nanoseconds);
@@ -338,7 +371,10 @@ mod tests {
                 Invalid::FirstBelowMin { first_rate_bps: 1_000_000, min_rate_bps: 10_000_000 },
                 "rate_to_set_on_first_cnp = 1mbit is below rpg_min_rate = 10mbit: raise it, set it to 0 (off) or lower rpg_min_rate",
             ),
-            (Invalid::AlphaBits { bits: 20 }, "alpha_bits = 20 is out of range: 10 or 31"),
+            (
+                range(Name::Scalar("alpha_bits"), 20, 10, 31, Unit::OneOf(&[10, 31]), false),
+                "alpha_bits = 20 is out of range: 10 or 31",
+            ),
             (
                 Invalid::NoCutPeriod { period_ns: 0 },
                 "rate_reduce_monitor_period = 0ns is too short for rp_variant = firmware: set 1us or more",

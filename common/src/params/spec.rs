@@ -2,6 +2,8 @@
 //!
 //! The command line, the TOML file, the JSON schema, the help texts and the validation all read these tables.
 
+use super::Allowed;
+
 /// Highest rate for which the integer arithmetic is proved: 800 Gbit/s, below 2^40 bit/s.
 pub const MAX_RATE_BPS: u64 = 800_000_000_000;
 /// Lowest rate of a flow or a queue: 100 kbit/s.
@@ -20,6 +22,8 @@ pub enum Unit {
     PartsPerMillion,
     /// A plain number.
     Count,
+    /// One of several plain numbers, in ascending order.
+    OneOf(&'static [u64]),
     /// `true` or `false`.
     Switch,
     /// One of several words; the value is the word's index.
@@ -46,6 +50,11 @@ pub struct Spec<T: 'static> {
 impl<T> Spec<T> {
     pub fn find(table: &'static [Self], key: &str) -> Option<&'static Self> {
         table.iter().find(|spec| spec.key == key)
+    }
+
+    /// Allowed values.
+    pub const fn allowed(&self) -> Allowed {
+        Allowed { min: self.min, max: self.max, unit: self.unit }
     }
 }
 

@@ -52,6 +52,10 @@ fn check_specs<T: Copy>(specs: &'static [Spec<T>], default: &T) {
         match spec.unit {
             Unit::Switch => assert_eq!((spec.min, spec.max), (0, 1), "{key}"),
             Unit::Choice(words) => assert_eq!((spec.min, spec.max), (0, words.len() as u64 - 1), "{key}"),
+            Unit::OneOf(numbers) => {
+                assert!(numbers.is_sorted(), "{key}");
+                assert_eq!((numbers.first(), numbers.last()), (Some(&spec.min), Some(&spec.max)), "{key}");
+            }
             Unit::PartsPerMillion => assert_eq!(spec.max, 1_000_000, "{key}"),
             Unit::Bytes | Unit::BitsPerSecond | Unit::Nanoseconds | Unit::Count => {}
         }
@@ -111,11 +115,18 @@ fn every_parameter_has_range() {
 }
 
 #[test]
+fn number_between_listed_ones_rejected() {
+    let refused = scalars(|s| s.alpha_bits = 20).validate().unwrap_err().to_string();
+    assert_eq!(refused, "alpha_bits = 20 is out of range: 10 or 31");
+    assert_eq!(scalars(|s| s.alpha_bits = COARSE_ALPHA_BITS).validate(), Ok(()));
+}
+
+#[test]
 fn queue_parameter_rejected_by_name() {
     let refused = with(|c| c.queue[5].weight = 101).validate().unwrap_err().to_string();
     assert_eq!(refused, "queue.5.weight = 101 is out of range: 1 to 100");
     let refused = with(|c| c.queue[7].scheduler = 2).validate().unwrap_err().to_string();
-    assert_eq!(refused, "queue.7.scheduler = 2 is out of range: strict to dwrr");
+    assert_eq!(refused, "queue.7.scheduler = 2 is out of range: strict, dwrr");
     let both = scalars(|s| (s.queues, s.priority_major) = (1, 1)).validate().unwrap_err().to_string();
     assert!(both.starts_with("priority_major = 1 names the classes of another qdisc"), "{both}");
 }

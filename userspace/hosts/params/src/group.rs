@@ -1,7 +1,7 @@
 //! Groups of parameters, and the parameters of a profile.
 
 use clap::ValueEnum;
-use dcqcn_common::params::{Config, Quantity, QueueConfig, Scalars, Spec, Unit};
+use dcqcn_common::params::{Allowed, Config, Quantity, QueueConfig, Scalars, Spec, Unit};
 
 use super::key::Key;
 use super::profile::{Profile, ProfileError};
@@ -62,18 +62,14 @@ impl Key {
 
     /// Allowed values, formatted for people.
     pub fn allowed(self) -> String {
-        let (low, high) = self.range().into_inner();
-        match self.unit() {
-            Unit::Switch => "true, false".to_owned(),
-            Unit::Choice(words) => words.join(", "),
-            unit => format!("{} to {}", Quantity(low, unit), Quantity(high, unit)),
-        }
+        let (min, max) = self.range().into_inner();
+        Allowed { min, max, unit: self.unit() }.to_string()
     }
 
     /// Syntax of values, as a sentence to append to another; empty if [`Key::allowed`] suffices.
     pub fn written(self) -> String {
         match self.unit() {
-            Unit::Switch | Unit::Choice(_) | Unit::Count => String::new(),
+            Unit::Switch | Unit::Choice(_) | Unit::Count | Unit::OneOf(_) => String::new(),
             unit => format!(" Unit: {}.", expected(unit).trim_start_matches("write ")),
         }
     }

@@ -155,7 +155,7 @@ impl Key {
             Unit::BitsPerSecond => "bit/s",
             Unit::Nanoseconds => "ns",
             Unit::PartsPerMillion => "ppm",
-            Unit::Count => "count",
+            Unit::Count | Unit::OneOf(_) => "count",
             Unit::Switch => "switch",
             Unit::Choice(_) => "index",
         }

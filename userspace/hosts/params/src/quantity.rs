@@ -2,9 +2,10 @@
 //!
 //! Values are exact or rejected; no floats are used.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use dcqcn_common::params::{Quantity, Unit};
+use dcqcn_common::params::{Allowed, Quantity, Unit};
 
 /// A text that is not a quantity of its unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,15 +18,11 @@ pub struct QuantityError {
 
 /// A quantity outside its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{what} = {} is out of range: {} to {}",
-    Quantity(*.value, *.unit), Quantity(*.allowed.start(), *.unit), Quantity(*.allowed.end(), *.unit)
-)]
+#[error("{what} = {} is out of range: {allowed}", Quantity(*value, allowed.unit))]
 pub struct OutOfRange {
     what: String,
     value: u64,
-    allowed: RangeInclusive<u64>,
-    unit: Unit,
+    allowed: Allowed,
 }
 
 /// Checks that `value`, a number of `what`, is in its range.
@@ -35,10 +32,11 @@ pub fn in_range(
     allowed: RangeInclusive<u64>,
     unit: Unit,
 ) -> Result<(), OutOfRange> {
-    if allowed.contains(&value) {
+    let allowed = Allowed { min: *allowed.start(), max: *allowed.end(), unit };
+    if allowed.contains(value) {
         return Ok(());
     }
-    Err(OutOfRange { what: what.into(), value, allowed, unit })
+    Err(OutOfRange { what: what.into(), value, allowed })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +83,7 @@ fn base_units(unit: Unit, suffix: &str) -> Option<u64> {
                 _ => return None,
             }
         }
-        (Unit::Nanoseconds, "ns") | (Unit::PartsPerMillion, "ppm") | (Unit::Count, "") => 1,
+        (Unit::Nanoseconds, "ns") | (Unit::PartsPerMillion, "ppm") | (Unit::Count | Unit::OneOf(_), "") => 1,
         (Unit::Nanoseconds, "us" | "µs" | "μs") => 1_000,
         (Unit::Nanoseconds, "ms") => 1_000_000,
         (Unit::Nanoseconds, "s") => 1_000_000_000,
@@ -109,7 +107,7 @@ pub(crate) fn parse_from(text: &str, unit: Unit, min_bare: u64) -> Result<u64, Q
         Unit::BitsPerSecond => "bits per second",
         Unit::Nanoseconds => "nanoseconds",
         Unit::PartsPerMillion => "parts per million",
-        Unit::Count => "units",
+        Unit::Count | Unit::OneOf(_) => "units",
         Unit::Switch => {
             return match text.to_ascii_lowercase().as_str() {
                 "true" | "on" | "1" => Ok(1),
@@ -199,11 +197,14 @@ pub fn expected(unit: Unit) -> String {
         Unit::PartsPerMillion => "write a percentage, as in `1%` or `0.5%`".to_owned(),
         Unit::Count => "write a whole number".to_owned(),
         Unit::Switch => "write `true` or `false` (or `on`, `off`)".to_owned(),
-        Unit::Choice(words) => {
-            let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
-            format!("write one of {}", words.join(", "))
-        }
+        Unit::OneOf(numbers) => one_of(numbers),
+        Unit::Choice(words) => one_of(words),
     }
+}
+
+fn one_of<T: Display>(values: &[T]) -> String {
+    let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+    format!("write one of {}", values.join(", "))
 }
 
 /// Parses a rate in bit/s, for the command line.
@@ -229,12 +230,13 @@ mod tests {
     use super::*;
 
     const WORDS: Unit = Unit::Choice(&["qp", "peer", "port"]);
-    const UNITS: [Unit; 7] = [
+    const UNITS: [Unit; 8] = [
         Unit::Bytes,
         Unit::BitsPerSecond,
         Unit::Nanoseconds,
         Unit::PartsPerMillion,
         Unit::Count,
+        Unit::OneOf(&[10, 31]),
         Unit::Switch,
         WORDS,
     ];
@@ -326,7 +328,7 @@ mod tests {
         #[test]
         fn printed_quantities_round_trip(value: u64, shift in 0u32..64) {
             let value = value >> shift;
-            for unit in &UNITS[..5] {
+            for unit in &UNITS[..6] {
                 prop_assert_eq!(parse(&Quantity(value, *unit).to_string(), *unit), Ok(value));
             }
         }

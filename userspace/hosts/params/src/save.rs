@@ -60,7 +60,7 @@ pub(crate) fn table_and_name(key: &str) -> (&str, &str) {
 pub(crate) fn assignment(name: &str, key: Key, value: u64) -> String {
     let value = Quantity(value, key.unit());
     match key.unit() {
-        Unit::Count | Unit::Switch => format!("{name} = {value}"),
+        Unit::Count | Unit::OneOf(_) | Unit::Switch => format!("{name} = {value}"),
         _ => format!("{name} = \"{value}\""),
     }
 }
@@ -75,7 +75,10 @@ mod tests {
     /// A value in the range of `key`, chosen by a number.
     fn value(key: Key, number: u64) -> u64 {
         let (low, high) = key.range().into_inner();
-        low + number % (high - low + 1)
+        match key.unit() {
+            Unit::OneOf(numbers) => numbers[number as usize % numbers.len()],
+            _ => low + number % (high - low + 1),
+        }
     }
 
     #[test]

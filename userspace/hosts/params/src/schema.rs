@@ -198,6 +198,10 @@ fn parameter(key: Key) -> Value {
         }
         Unit::PartsPerMillion => json!({ "anyOf": [zero, text("%|ppm")], "default": default }),
         Unit::Count => integer_or_text(low, high, key.default()),
+        Unit::OneOf(numbers) => {
+            let texts: Vec<String> = numbers.iter().map(u64::to_string).collect();
+            json!({ "anyOf": [{ "enum": numbers }, { "enum": texts }], "default": key.default() })
+        }
         Unit::Switch => {
             let words = any_case(&["true", "false", "on", "off", "1", "0"]);
             let any =
@@ -210,7 +214,7 @@ fn parameter(key: Key) -> Value {
         }
     };
     let hint = match key.unit() {
-        Unit::Count | Unit::Switch | Unit::Choice(_) => String::new(),
+        Unit::Count | Unit::OneOf(_) | Unit::Switch | Unit::Choice(_) => String::new(),
         unit => format!(" Write {}.", expected(unit).trim_start_matches("write ")),
     };
     let larger = if key.larger().is_empty() { String::new() } else { format!(" Larger: {}", key.larger()) };

@@ -59,7 +59,7 @@ impl<T> Knob<T> {
             Unit::BitsPerSecond => "_bps",
             Unit::Nanoseconds => "_ns",
             Unit::PartsPerMillion => "_ppm",
-            Unit::Count | Unit::Switch | Unit::Choice(_) => "",
+            Unit::Count | Unit::OneOf(_) | Unit::Switch | Unit::Choice(_) => "",
         };
         format!("{}{unit}", self.key.replace('-', "_"))
     }

@@ -53,6 +53,8 @@ fn rejected_set_keeps_config() {
         ("link_rate", "400000", "link_rate = `400000` has no unit: write a rate, as in `40mbit`"),
         ("rpg_ai_rate", "10bit", "rpg_ai_rate = 10bit is out of range: 1kbit to 800gbit"),
         ("dscp_to_tc.10", "8", "dscp_to_tc.10 = 8 is out of range: 0 to 7"),
+        ("alpha_bits", "9", "alpha_bits = 9 is out of range: 10 or 31"),
+        ("alpha_bits", "20", "alpha_bits = 20 is out of range: 10 or 31"),
         ("wred.3.kmin", "2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1.5MB"),
         ("rpg_max_rate", "2gbit", "rpg_max_rate = 2gbit is above the link's 1gbit"),
         ("pacer", "fq", "pacer cannot be set; use `attach --pacer`"),
@@ -97,7 +99,10 @@ proptest! {
         let keys: Vec<Key> = Key::all().collect();
         let key = keys[at % keys.len()];
         let (low, high) = key.range().into_inner();
-        let value = low + seed % (high - low + 1);
+        let value = match key.unit() {
+            Unit::OneOf(numbers) => numbers[seed as usize % numbers.len()],
+            _ => low + seed % (high - low + 1),
+        };
         let mut config = Config::DEFAULT;
         key.set(&mut config, value).unwrap();
         prop_assert_eq!(key.parse_value(&key.text(&config)), Ok(value));

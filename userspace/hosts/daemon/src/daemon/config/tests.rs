@@ -193,9 +193,9 @@ fn schema_and_check_agree() {
     for value in ["true", "'on'", "'OFF'", "1", "'0'"] {
         agree(&format!("[parameters]\ncp_enable = {value}\n"), true);
     }
-    let good = "cnp_dscp = '46'; cnp_limit = 'QP'; link_rate = '10 GBIT'; rpg_byte_reset = '64KiB'; \
+    let good = "cnp_dscp = '46'; alpha_bits = 10; alpha_bits = '31'; cnp_limit = 'QP'; link_rate = '10 GBIT'; rpg_byte_reset = '64KiB'; \
                 rpg_byte_reset = '64Ki'; dce_tcp_rtt = '2 ms'; rpg_ai_rate = 40000000";
-    let bad = "cp_enable = 'maybe'; cp_enable = 2; cnp_dscp = 64; cnp_dscp = 'x'; cnp_limit = 'all'; link_rate = '10gbps'; \
+    let bad = "cp_enable = 'maybe'; cp_enable = 2; cnp_dscp = 64; cnp_dscp = 'x'; alpha_bits = 20; cnp_limit = 'all'; link_rate = '10gbps'; \
                dce_tcp_rtt = 55; dce_tcp_rtt = '55'; dce_tcp_rtt = '55 x'; rpg_byte_reset = true; unknown = 1";
     for (lines, is_valid) in [(good, true), (bad, false)] {
         lines.split("; ").for_each(|line| agree(&format!("[parameters]\n{line}\n"), is_valid));
