@@ -129,7 +129,7 @@ case $name in
         for program in "$tree"/bin/*; do
             check_version "$tree" "/bin/$(basename "$program")"
         done
-        for path in share/man/man1/dcqcn.1.gz systemd/dcqcn.service dcqcn.toml LICENSE-MIT; do
+        for path in share/man/man1/dcqcn.1.gz systemd/dcqcn.service dcqcn.toml LICENSE-MIT LICENSE-GPL2; do
             [ -s "$tree/$path" ] || fail "lacks $path"
         done
         ;;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+//
 // What one would write in C to pace UDP without knowing RoCE: flows by 5-tuple in the kernel's hash map, and earliest departure
 // times for fq. The bench measures it beside ours.
 //
@@ -98,4 +100,4 @@ int pace_tuple(struct __sk_buff *skb)
 	return -1;
 }
 
-char _license[] SEC("license") = "GPL";
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -35,6 +35,8 @@ const USERS: [(&str, &str); 2] = [
     ("passwd", "root:x:0:0::/:/\ndcqcn-fleet:x:65532:65532::/:/\n"),
     ("group", "root:x:0:\ndcqcn-fleet:x:65532:\n"),
 ];
+/// Licences of the commands, and of the programs in the kernel that they contain.
+const LICENCES: [&str; 3] = ["LICENSE-MIT", "LICENSE-APACHE", "ebpf/LICENSE-GPL2"];
 /// Name of the image in an archive, and in the manifests.
 const IMAGE: &str = "localhost/dcqcn:latest";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -195,7 +197,7 @@ impl<'a> Release<'a> {
             install(&self.binaries(arch.0).join(command), &root.join("bin").join(command), "755")?;
             copy(&self.generated.join(command), &root.join("share"))?;
         }
-        for file in ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "dist/dcqcn.toml"] {
+        for file in LICENCES.into_iter().chain(["README.md", "dist/dcqcn.toml"]) {
             let file = self.workspace.root().join(file);
             install(&file, &root.join(file.file_name().context("a file without a name")?), "644")?;
         }
@@ -209,7 +211,7 @@ impl<'a> Release<'a> {
         Ok(fs::remove_dir_all(&root)?)
     }
 
-    /// A software bill of materials for each command, from Cargo's graph.
+    /// A software bill of materials for each command, and for the programs in the kernel, from Cargo's graph.
     fn bills(&self) -> Result<()> {
         let root = self.workspace.tools().join(SBOM);
         let program = root.join("bin").join(SBOM);
@@ -219,9 +221,12 @@ impl<'a> Release<'a> {
             cargo.args([SBOM, "--version", SBOM_VERSION, "--locked", "--root"]).arg(&root);
             stream(&mut cargo)?;
         }
-        for name in COMMANDS {
+        let commands = COMMANDS.map(|name| (name, self.workspace.root().to_owned()));
+        // The graph of the commands does not contain it: it is a workspace of its own.
+        let ebpf = ("dcqcn-ebpf", self.workspace.root().join("ebpf"));
+        for (name, directory) in commands.into_iter().chain([ebpf]) {
             let mut sbom = Command::new(&program);
-            sbom.current_dir(self.workspace.root());
+            sbom.current_dir(directory);
             sbom.args(["--cargo-package", name, "--output-format", "cyclone_dx_json_1_6"]);
             let file = self.out.join(format!("{name}-{VERSION}.cdx.json"));
             fs::write(&file, capture(&mut sbom)?)?;
@@ -451,8 +456,9 @@ fn image(workspace: &Workspace, binaries: &Path, archive: &Path, arch: &str) -> 
             install(Path::new(&library), &root.join(library.trim_start_matches('/')), "755")?;
         }
     }
-    for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
-        install(&workspace.root().join(licence), &root.join(licence), "644")?;
+    for licence in LICENCES {
+        let licence = workspace.root().join(licence);
+        install(&licence, &root.join(licence.file_name().context("a file without a name")?), "644")?;
     }
     for (name, text) in USERS {
         let path = root.join("etc").join(name);
