@@ -246,7 +246,7 @@ async fn status(mut store: Store, watch: bool, out: &mut Output<'_>) -> Result<(
             Ok(snapshot) => Status::new(&snapshot),
             // The rollout continues without this command.
             Err(error) if !shown.is_empty() => {
-                message(format_args!("warning: {error:#}; retrying"));
+                message(format_args!("warning: {}; retrying", one_line(error.as_ref())));
                 sleep(TICK).await;
                 continue;
             }

@@ -119,7 +119,7 @@ impl<'a> Coordinator<'a> {
                     // Time without etcd does not count as observation.
                     self.work = None;
                     self.metrics.send_modify(|metrics| metrics.errors += 1);
-                    let error = format!("{error:#}");
+                    let error = one_line(error.as_ref());
                     if error != logged {
                         tracing::warn!(error, "step failed; retrying");
                         logged = error;
@@ -269,7 +269,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 async fn register(lease: &AtomicI64, mut store: Store) {
     loop {
         if let Err(error) = register_once(lease, &mut store).await {
-            tracing::debug!(error = format!("{error:#}"), "coordinator key lost; renewing");
+            tracing::debug!(error = one_line(error.as_ref()), "coordinator key lost; renewing");
         }
         sleep(RETRY_DELAY).await;
     }

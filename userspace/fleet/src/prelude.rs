@@ -17,6 +17,7 @@ pub(crate) use clap::Args;
 pub(crate) use dcqcn_control_api::{Applied, Apply, ControlClient, Counts, Health, Override, Verb};
 pub(crate) use dcqcn_params::Key;
 pub(crate) use dcqcn_params::quantity::parse_time_ns;
+pub(crate) use dcqcn_support::causes::one_line;
 pub(crate) use dcqcn_support::cli::{Output, message};
 pub(crate) use dcqcn_support::file::read_limited;
 pub(crate) use dcqcn_support::http::{Limits, Server};

@@ -50,7 +50,7 @@ impl Status {
     pub(crate) fn new(snapshot: &Snapshot) -> Self {
         let (rollout, error) = match snapshot.rollout() {
             Ok(rollout) => (rollout, None),
-            Err(error) => (None, Some(format!("{error:#}"))),
+            Err(error) => (None, Some(one_line(error.as_ref()))),
         };
         let rollout = rollout.map(|(rollout, _)| RolloutStatus {
             version: rollout.version,

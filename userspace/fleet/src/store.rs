@@ -107,7 +107,9 @@ impl Store {
         // Versions are long: use small pages.
         let kvs = self.range(&self.key("versions/"), 8, 0).await?;
         let read = |kv: &KeyValue| {
-            read(kv).inspect_err(|error| tracing::warn!(error = format!("{error:#}"), "version skipped")).ok()
+            read(kv)
+                .inspect_err(|error| tracing::warn!(error = one_line(error.as_ref()), "version skipped"))
+                .ok()
         };
         Ok(kvs.iter().filter_map(read).collect())
     }
@@ -185,7 +187,7 @@ impl Store {
         };
         // The rollout exists, or not, whatever this returned; the next one deletes what remains.
         if let Err(error) = cleaned {
-            tracing::warn!(error = format!("{error:#}"), "cannot delete the steps of a rollout");
+            tracing::warn!(error = one_line(error.as_ref()), "cannot delete the steps of a rollout");
         }
         Ok(has_started)
     }

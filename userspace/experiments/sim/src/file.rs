@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_params::FileErrors;
 use dcqcn_params::file::{self, Value};
+use dcqcn_support::causes::one_line;
 use dcqcn_support::file::read_text;
 use toml::de::DeTable;
 
@@ -245,7 +246,7 @@ impl Reader<'_, '_> {
         match flow_sizes(&self.base.join(file)) {
             Ok(sizes) => sizes,
             Err(error) => {
-                self.file.refuse(at, format_args!("{error:#}"));
+                self.file.refuse(at, one_line(error.as_ref()));
                 Vec::new()
             }
         }

@@ -14,6 +14,7 @@ use dcqcn_loader::queues;
 use dcqcn_netlink::Netns;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_params::{Assignment, Profile, QueuesChoice, Role, Settings};
+use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::bmv2::Probe;
@@ -219,7 +220,7 @@ impl AttachedPort {
 impl Drop for AttachedPort {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
-            tracing::warn!("{error:#}");
+            tracing::warn!("{}", one_line(error.as_ref()));
         }
     }
 }

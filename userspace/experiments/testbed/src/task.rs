@@ -10,6 +10,7 @@ use dcqcn_loader::backlog;
 use dcqcn_loader::pacer::htb::Classes;
 use dcqcn_loader::pfc_tx::{PauseSocket, PfcSender, Ports};
 use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::monotonic_ns;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -95,7 +96,7 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::warn!("{error:#}");
+            tracing::warn!("{}", one_line(error.as_ref()));
         }
     }
 }

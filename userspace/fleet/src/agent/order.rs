@@ -37,7 +37,7 @@ pub(super) async fn follow(
         match once(&mut store, &host, &sender, &period).await {
             Ok(()) => logged.clear(),
             Err(error) => {
-                let error = format!("{error:#}");
+                let error = one_line(error.as_ref());
                 if error != logged {
                     tracing::warn!(error, "cannot read the order of this host; keeping its configuration");
                     logged = error;
@@ -67,7 +67,7 @@ async fn once(
     };
     let latest = match order {
         Ok(order) => LatestOrder { order, problem: None },
-        Err(error) => LatestOrder { order: known, problem: Some(format!("{error:#}")) },
+        Err(error) => LatestOrder { order: known, problem: Some(one_line(error.as_ref())) },
     };
     sender.send_if_modified(|before| {
         let is_new = *before != latest;

@@ -153,7 +153,7 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Answer {
         Command::Resume => Event::Resume { by: author },
         Command::Abort { .. } => Event::Abort { by: author, why: &why },
     });
-    done(edited.await.map(|(rollout, _)| rollout.status()).map_err(|error| format!("{error:#}")))
+    done(edited.await.map(|(rollout, _)| rollout.status()).map_err(|error| one_line(error.as_ref())))
 }
 
 async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {

@@ -38,7 +38,9 @@ impl Token {
 
     /// Whether `shown` is the token. Guesses are not slowed down: the minimum length makes them futile.
     pub(super) fn matches(&self, shown: &[u8]) -> bool {
-        let secret = self.secret().inspect_err(|error| tracing::warn!("change rejected: {error:#}"));
+        let secret = self
+            .secret()
+            .inspect_err(|error| tracing::warn!("change rejected: {}", one_line(error.as_ref())));
         secret.is_ok_and(|secret| is_same(&secret, shown))
     }
 }
@@ -85,7 +87,7 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
         Some(current) => current.text,
         None => String::new(),
     };
-    let text = with_parameter(&text, interface, key, value).map_err(|error| format!("{error:#}"))?;
+    let text = with_parameter(&text, interface, key, value).map_err(|error| one_line(error.as_ref()))?;
     let apply = Apply {
         name: format!("page {}", rfc3339(SystemTime::now())),
         text,

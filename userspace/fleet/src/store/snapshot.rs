@@ -62,13 +62,13 @@ impl Snapshot {
     /// Updates the snapshot with the record at key `rest` below the prefix; `None`: it was deleted.
     fn update(&mut self, rest: &str, kv: Option<&KeyValue>) {
         if rest == "rollout" {
-            self.head = kv.map(|kv| (read(kv).map_err(|error| format!("{error:#}")), kv.mod_revision()));
+            self.head = kv.map(|kv| (read(kv).map_err(|error| one_line(error.as_ref())), kv.mod_revision()));
         } else if let Some(key) = rest.strip_prefix("steps/") {
             // `rollout` detects missing steps by their number.
             match kv.map(read).transpose() {
                 Ok(Some(step)) => _ = self.steps.insert(key.to_owned(), step),
                 Ok(None) => _ = self.steps.remove(key),
-                Err(error) => tracing::warn!(error = format!("{error:#}"), "step cannot be read"),
+                Err(error) => tracing::warn!(error = one_line(error.as_ref()), "step cannot be read"),
             }
         } else if let Some(key) = rest.strip_prefix("coordinators/") {
             match kv {
@@ -109,7 +109,7 @@ impl Snapshot {
 
     fn note(&mut self, host: &str, what: &'static str, error: Option<anyhow::Error>) {
         if let Some(error) = error {
-            self.unreadable.entry(host.to_owned()).or_default().insert(what, format!("{error:#}"));
+            self.unreadable.entry(host.to_owned()).or_default().insert(what, one_line(error.as_ref()));
         } else if let Some(bad) = self.unreadable.get_mut(host) {
             bad.remove(what);
             if bad.is_empty() {

@@ -31,6 +31,7 @@ use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate};
 use dcqcn_loader::attach::Error::NotAttached;
 use dcqcn_netlink::Netns;
 use dcqcn_params::quantity::parse_time_ns;
+use dcqcn_support::causes::one_line;
 use dcqcn_support::cli::{GenerateCommand, Output, arguments, log_to_stderr};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
@@ -259,11 +260,7 @@ fn with_root_hint(error: anyhow::Error, is_root: bool) -> anyhow::Error {
     if is_root || !error.chain().any(is_denied) {
         return error;
     }
-    // Some messages include their cause.
-    let causes = error.chain().map(ToString::to_string);
-    let text =
-        causes.reduce(|text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") });
-    anyhow::anyhow!("{}; run as root", text.unwrap_or_default())
+    anyhow::anyhow!("{}; run as root", one_line(error.as_ref()))
 }
 
 /// Exit codes of specific errors, and whether their message was printed already.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use dcqcn_loader::attach::ChangeError;
 use dcqcn_params::Assignment;
+use dcqcn_support::causes::one_line;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_telemetry::audit;
 use dcqcn_telemetry::{Reading, Sample, alive_names};
@@ -159,7 +160,7 @@ impl Top {
                 }
             }
             Err(ChangeError { error, .. }) => {
-                self.state.show_error(format!("nothing was changed: {error:#}"))
+                self.state.show_error(format!("nothing was changed: {}", one_line(error.as_ref())))
             }
         }
     }

@@ -207,7 +207,7 @@ pub enum Error {
     /// Parameters that need a program that the attachment does not have.
     #[error("{missing}; `dcqcn detach {iface}` first")]
     ProgramMissing { iface: String, missing: Box<SettingsError> },
-    #[error("{0}")]
+    #[error(transparent)]
     Invalid(#[from] Invalid),
     #[error("cannot attach {program} to {iface}: {source}{next}")]
     Attach {

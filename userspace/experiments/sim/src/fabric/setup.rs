@@ -8,6 +8,7 @@ use clap::{Args, Parser, value_parser};
 use dcqcn_common::params::Config;
 use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
 use dcqcn_params::{Assignment, Profile, parse_word, word};
+use dcqcn_support::causes::one_line;
 use serde_json::{Map, Value, json};
 
 use super::flags::{Choice, Format, Placement, Shape, Traffic, fault, on_off, share, usage, watchdog};
@@ -364,7 +365,7 @@ impl FabricSetup {
         scenario.control = self.control(&scenario);
         scenario.window_end = self.window_end.unwrap_or_default();
         let faults = self.faults.iter().map(|text| fault(text, &scenario.topology, class));
-        scenario.faults = faults.collect::<Result<_>>().map_err(|error| usage(format_args!("{error:#}")))?;
+        scenario.faults = faults.collect::<Result<_>>().map_err(|error| usage(one_line(error.as_ref())))?;
         scenario.validate().context(REFUSED)?;
         Ok(scenario)
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
+use dcqcn_support::causes::one_line;
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
@@ -43,7 +44,7 @@ impl Check {
     }
 
     pub(super) fn not_run(case: Case, what: &str, why: &anyhow::Error) -> Self {
-        Self::of(case, what, "yes".to_owned(), format!("{why:#}"), false)
+        Self::of(case, what, "yes".to_owned(), one_line(why.as_ref()), false)
     }
 
     pub(super) fn skipped(case: Case, what: &str, why: impl Into<String>) -> Self {

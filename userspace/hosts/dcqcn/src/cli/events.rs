@@ -13,6 +13,7 @@ use dcqcn_loader::events::Reader;
 use dcqcn_loader::packets::Packets;
 use dcqcn_netlink::netns;
 use dcqcn_params::word;
+use dcqcn_support::causes::one_line;
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
@@ -223,7 +224,7 @@ fn show_packets(
         targets::result(failed, false)?;
         anyhow::bail!("packet logging is not attached here; `dcqcn attach IFACE --log-packets` enables it");
     }
-    failed.iter().for_each(|error| tracing::warn!("{error:#}"));
+    failed.iter().for_each(|error| tracing::warn!("{}", one_line(error.as_ref())));
     loop {
         for (packets, iface) in &mut sources {
             for row in packets.read().iter().filter_map(|line| PacketRow::read(iface, line)) {

@@ -12,6 +12,7 @@ use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Change, ChangeError, Info};
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{Assignment, Profile, SetError};
+use dcqcn_support::causes::one_line;
 use dcqcn_support::cli::Output;
 use dcqcn_telemetry::audit::{self, ChangeMode};
 use glob::Pattern;
@@ -251,7 +252,7 @@ pub(super) struct SeveralFailed {
 
 impl fmt::Display for SeveralFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.errors.iter().map(|error| format!("{error:#}")).collect();
+        let lines: Vec<String> = self.errors.iter().map(|error| one_line(error.as_ref())).collect();
         f.write_str(&lines.join("\n"))
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use std::{io::Read as _, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_support::causes::one_line;
 use dcqcn_support::interrupt::Interrupt;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -39,7 +40,9 @@ pub(crate) fn listen(address: SocketAddr, may_attach: bool) -> Result<()> {
                 progress(format_args!("check complete"));
                 return Ok(());
             }
-            Err(error) => progress(format_args!("connection of {} closed: {error:#}", peer.ip())),
+            Err(error) => {
+                progress(format_args!("connection of {} closed: {}", peer.ip(), one_line(error.as_ref())));
+            }
         }
     }
 }
@@ -89,8 +92,8 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
             let answer = self.answer(request);
-            self.control
-                .send(&answer.unwrap_or_else(|error| Answer::Failed { reason: format!("{error:#}") }))?;
+            let failed = |error: anyhow::Error| Answer::Failed { reason: one_line(error.as_ref()) };
+            self.control.send(&answer.unwrap_or_else(failed))?;
         }
         bail!("the check takes too long");
     }

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_loader::attach::{self, Id, Options, Request};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::{Role, Settings};
+use dcqcn_support::causes::one_line;
 use dcqcn_support::interrupt::Interrupt;
 use nix::ifaddrs::getifaddrs;
 use serde::{Deserialize, Serialize};
@@ -142,7 +143,7 @@ impl Trial {
 impl Drop for Trial {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
-            tracing::error!("{error:#}");
+            tracing::error!("{}", one_line(error.as_ref()));
         }
     }
 }
