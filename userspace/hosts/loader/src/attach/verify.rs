@@ -1,5 +1,7 @@
 //! Verifies in the kernel that all parts of an attachment are present.
 
+mod problem;
+
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,6 +17,7 @@ use super::state_dir::{StateDir, names};
 use super::{Error, ForeignProgram, Info, foreign};
 use crate::dataplane::MAPS;
 use crate::queues;
+use problem::Problem;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
@@ -118,11 +121,11 @@ impl Sweep {
     }
 
     fn parts(&self, record: &Record) -> Result<Vec<Part>, Error> {
-        let Self { state_dir, netlink, .. } = self;
         let info = &record.info;
-        let pins = state_dir.pins(info.ifindex);
+        let pins = self.state_dir.pins(info.ifindex);
         // Without access to the directory every part would seem to be missing: an error.
-        let (present, mut parts) = (names(&pins)?, Vec::new());
+        let pinned = names(&pins)?;
+        let mut parts = Vec::new();
         for step in &record.steps {
             let ifindex = match step {
                 UndoStep::Link { pin } if pin == XDP_PEER => info.peer_ifindex.unwrap_or(0),
@@ -130,62 +133,114 @@ impl Sweep {
                 _ => info.ifindex,
             };
             let link = self.link(ifindex);
-            let iface = link.map_or_else(|| info.iface.clone(), |link| link.name.clone());
-            let removed = link.is_none().then(|| format!("interface {ifindex} was removed"));
-            let part = |name: &str| Part {
-                name: name.to_owned(),
-                iface: iface.clone(),
-                program_id: None,
-                link_id: None,
-                problem: removed.clone(),
-            };
-            parts.push(match step {
+            let iface = link.map_or(&info.iface, |link| &link.name);
+            let (name, found): (&str, Found) = match step {
                 UndoStep::Clsact | UndoStep::Sibling { .. } | UndoStep::Offloads { .. } => continue,
                 UndoStep::Stripping { .. } if link.is_none_or(|link| !record.recognises(link)) => continue,
-                UndoStep::Stripping { ifindex, .. } => {
-                    let on = netlink.vlan_stripping(*ifindex)?;
-                    let problem = (!on.is_empty())
-                        .then(|| format!("{} is on again: VLAN tags are lost", on.join(", ")));
-                    Part { problem, ..part("vlan") }
-                }
-                UndoStep::Pins => {
-                    let is_missing = |map: &&str| !present.iter().any(|name| name == map);
-                    let missing: Vec<_> = MAPS.into_iter().filter(is_missing).collect();
-                    let problem =
-                        (!missing.is_empty()).then(|| format!("expected, not found: {}", missing.join(", ")));
-                    Part { problem, ..part("maps") }
-                }
-                UndoStep::Link { pin } => on_hook(netlink, &pins.join(pin), pin, ifindex, part(pin))?,
-                UndoStep::Filter { hook, .. } if removed.is_some() => part(hook),
-                UndoStep::Filter { hook, program } => {
-                    let parent = tc_hook(hook).map_or(Handle::UNSPEC, |hook| hook.parent);
-                    let filters = netlink.filters(ifindex, parent)?;
-                    let ours = filters.iter().find(|filter| filter.name.as_ref() == Some(program));
-                    let problem = ours.is_none().then(|| "expected, not found".to_owned());
-                    Part { program_id: ours.and_then(|filter| filter.program_id), problem, ..part(hook) }
-                }
-                UndoStep::Qdisc { ours, .. } if removed.is_some() => part(qdisc_name(ours.1)),
+                UndoStep::Stripping { .. } => ("vlan", self.stripping(ifindex)?.into()),
+                UndoStep::Pins => ("maps", lost_maps(&pinned).into()),
+                UndoStep::Link { pin } => (pin.as_str(), self.bound(&pins.join(pin), pin, ifindex, iface)?),
+                UndoStep::Filter { hook, program } => (hook.as_str(), self.filter(ifindex, hook, program)?),
                 UndoStep::Qdisc { parent, ours: (kind, handle), .. } => {
-                    let qdiscs = self.qdiscs(ifindex)?;
-                    let there = qdiscs.iter().find(|qdisc| qdisc.parent == *parent);
-                    let is_ours = there.is_some_and(|there| there.kind == *kind && there.handle == *handle);
-                    let found = there.map_or("nothing", |there| there.kind.as_str());
-                    let problem =
-                        (!is_ours).then(|| format!("expected {kind} {handle} at {parent}, found {found}"));
-                    let problem = problem.or_else(|| unpaced(qdiscs).filter(|_| info.pacer == "fq"));
-                    Part { problem, ..part(qdisc_name(*handle)) }
+                    let ours = (kind.as_str(), *handle);
+                    let problem = self.qdisc(ifindex, *parent, ours, info.pacer == "fq")?;
+                    (qdisc_name(*handle), problem.into())
                 }
-            });
+            };
+            parts.push(found.part(name, iface));
         }
         if info.pacer == "fq" && !parts.iter().any(|part| part.name == "pacer") {
-            let qdiscs = self.qdiscs(info.ifindex)?;
-            let has_fq = qdiscs.iter().any(|qdisc| qdisc.kind == "fq");
-            let problem = (!has_fq).then(|| "expected the existing fq, not found".to_owned());
-            let problem = problem.or_else(|| unpaced(qdiscs));
-            let (iface, name) = (info.iface.clone(), "pacer".to_owned());
-            parts.push(Part { name, iface, program_id: None, link_id: None, problem });
+            parts.push(Found::from(self.existing_fq(info.ifindex)?).part("pacer", &info.iface));
         }
         Ok(parts)
+    }
+
+    fn stripping(&self, ifindex: u32) -> Result<Option<Problem>, Error> {
+        let on = self.netlink.vlan_stripping(ifindex)?;
+        Ok((!on.is_empty()).then_some(Problem::Stripping(on)))
+    }
+
+    /// Finds the program of the pinned link at `path` on its interface.
+    fn bound(&self, path: &Path, pin: &str, ifindex: u32, iface: &str) -> Result<Found, Error> {
+        let removed = self.removed(ifindex);
+        let Some(link) = Bound::read(path) else {
+            return Ok(Some(removed.unwrap_or(Problem::NotFound)).into());
+        };
+        let link_id = Some(link.id);
+        if removed.is_some() {
+            return Ok(Found { program_id: None, link_id, problem: removed });
+        }
+        // The link has the index of its interface in whatever namespace that is now, so query the interface.
+        let ids = match tc_hook(pin) {
+            Some(hook) => foreign::ids(iface, ifindex, hook)?,
+            None => self.netlink.xdp_programs(ifindex)?.iter().map(|program| program.id).collect(),
+        };
+        let problem = (!ids.contains(&link.program_id)).then_some(Problem::NotOnInterface);
+        Ok(Found { program_id: Some(link.program_id), link_id, problem })
+    }
+
+    fn filter(&self, ifindex: u32, hook: &str, program: &str) -> Result<Found, Error> {
+        let removed = self.removed(ifindex);
+        if removed.is_some() {
+            return Ok(removed.into());
+        }
+        let parent = tc_hook(hook).map_or(Handle::UNSPEC, |hook| hook.parent);
+        let filters = self.netlink.filters(ifindex, parent)?;
+        let ours = filters.iter().find(|filter| filter.name.as_deref() == Some(program));
+        let problem = ours.is_none().then_some(Problem::NotFound);
+        Ok(Found { program_id: ours.and_then(|filter| filter.program_id), link_id: None, problem })
+    }
+
+    /// Finds our qdisc, of this kind and handle, at `parent`. `needs_fq`: all transmit queues must have fq.
+    fn qdisc(
+        &self,
+        ifindex: u32,
+        parent: Handle,
+        (kind, handle): (&str, Handle),
+        needs_fq: bool,
+    ) -> Result<Option<Problem>, Error> {
+        let removed = self.removed(ifindex);
+        if removed.is_some() {
+            return Ok(removed);
+        }
+        let qdiscs = self.qdiscs(ifindex)?;
+        let there = qdiscs.iter().find(|qdisc| qdisc.parent == parent);
+        if there.is_some_and(|there| there.kind == kind && there.handle == handle) {
+            return Ok(unpaced(qdiscs).filter(|_| needs_fq));
+        }
+        let (kind, found) = (kind.to_owned(), there.map(|there| there.kind.clone()));
+        Ok(Some(Problem::OtherQdisc { kind, handle, parent, found }))
+    }
+
+    fn existing_fq(&self, ifindex: u32) -> Result<Option<Problem>, Error> {
+        let qdiscs = self.qdiscs(ifindex)?;
+        let has_fq = qdiscs.iter().any(|qdisc| qdisc.kind == "fq");
+        Ok(if has_fq { unpaced(qdiscs) } else { Some(Problem::FqNotFound) })
+    }
+
+    fn removed(&self, ifindex: u32) -> Option<Problem> {
+        self.link(ifindex).is_none().then_some(Problem::InterfaceRemoved(ifindex))
+    }
+}
+
+/// State of a part in the kernel.
+struct Found {
+    program_id: Option<u32>,
+    link_id: Option<u32>,
+    problem: Option<Problem>,
+}
+
+impl From<Option<Problem>> for Found {
+    fn from(problem: Option<Problem>) -> Self {
+        Self { program_id: None, link_id: None, problem }
+    }
+}
+
+impl Found {
+    fn part(self, name: &str, iface: &str) -> Part {
+        let Self { program_id, link_id, problem } = self;
+        let (name, iface) = (name.to_owned(), iface.to_owned());
+        Part { name, iface, program_id, link_id, problem: problem.map(|problem| problem.to_string()) }
     }
 }
 
@@ -293,40 +348,23 @@ pub(super) fn is_alive(state_dir: &StateDir, info: &Info, links: &[Link]) -> boo
     }
 }
 
+fn lost_maps(pinned: &[String]) -> Option<Problem> {
+    let is_lost = |map: &&str| !pinned.iter().any(|name| name == map);
+    let lost: Vec<_> = MAPS.into_iter().filter(is_lost).collect();
+    (!lost.is_empty()).then_some(Problem::MapsNotFound(lost))
+}
+
 /// Transmit queues of an mq without fq: queues enabled after attaching get the kernel's default qdisc.
-fn unpaced(qdiscs: &[Qdisc]) -> Option<String> {
+fn unpaced(qdiscs: &[Qdisc]) -> Option<Problem> {
     let mq = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT && qdisc.kind == "mq")?;
     let is_below =
         |parent: Handle| parent != Handle::ROOT && parent.minor() != 0 && parent.major() == mq.handle.major();
-    let others: Vec<String> = qdiscs
+    let queues: Vec<_> = qdiscs
         .iter()
         .filter(|qdisc| is_below(qdisc.parent) && qdisc.kind != "fq")
-        .map(|qdisc| format!("{} has {}", qdisc.parent.minor(), qdisc.kind))
+        .map(|qdisc| (qdisc.parent.minor(), qdisc.kind.clone()))
         .collect();
-    let (few, many) = (others.iter().take(3), others.len().saturating_sub(3));
-    let listed = few.cloned().collect::<Vec<_>>().join(", ");
-    let more = if many == 0 { String::new() } else { format!(" and {many} more") };
-    (!others.is_empty())
-        .then(|| format!("transmit queue {listed}{more}, not fq: its flows are sent at line rate"))
-}
-
-/// Verifies that a link attaches its program to its interface.
-fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) -> Result<Part, Error> {
-    let Some(link) = Bound::read(path) else {
-        return Ok(Part { problem: part.problem.or(Some("expected, not found".into())), ..part });
-    };
-    let (program_id, link_id) = (Some(link.program_id), Some(link.id));
-    if part.problem.is_some() {
-        return Ok(Part { link_id, ..part });
-    }
-    // The link has the index of its interface in whatever namespace that is now, so query the interface.
-    let ids = match tc_hook(pin) {
-        Some(hook) => foreign::ids(&part.iface, ifindex, hook)?,
-        None => netlink.xdp_programs(ifindex)?.iter().map(|program| program.id).collect(),
-    };
-    let problem = (!ids.contains(&link.program_id))
-        .then(|| "expected, not found: its link is on another interface, or on none".to_owned());
-    Ok(Part { program_id, link_id, problem, ..part })
+    (!queues.is_empty()).then_some(Problem::Unpaced(queues))
 }
 
 #[cfg(test)]
@@ -356,11 +394,7 @@ mod tests {
             let mut qdiscs = vec![root, queue(1, "fq"), queue(2, "fq")];
             assert_eq!(unpaced(&qdiscs), None);
             qdiscs.push(queue(3, "pfifo_fast"));
-            let message = unpaced(&qdiscs).unwrap();
-            assert!(message.starts_with("transmit queue 3 has pfifo_fast, not fq"), "{message}");
-            qdiscs.extend([4, 5, 6].map(|number| queue(number, "fq_codel")));
-            let message = unpaced(&qdiscs).unwrap();
-            assert!(message.contains("5 has fq_codel and 1 more, not fq"), "{message}");
+            assert_eq!(unpaced(&qdiscs), Some(Problem::Unpaced(vec![(3, "pfifo_fast".to_owned())])));
         }
         let ingress = qdisc("clsact", Handle::new(0xffff, 0), Handle::new(0xffff, 0xfff1));
         assert_eq!(unpaced(&[qdisc("fq", Handle::new(1, 0), Handle::ROOT), ingress]), None);
