@@ -11,6 +11,8 @@ mod foreign;
 mod gc;
 mod hooks;
 mod journal;
+mod kinds;
+mod link_rate;
 mod pending;
 mod plan;
 mod prepare;

@@ -10,8 +10,9 @@ use nix::errno::Errno;
 
 use super::find::{find, open_at};
 use super::journal::{Record, Store as _};
+use super::kinds::other_host;
+use super::link_rate::{hardware_speeds, path_speed_bps, queue_limit_bytes};
 use super::pending::Pending;
-use super::plan::{hardware_speeds, other_host, path_speed_bps, queue_limit_bytes};
 use super::state_dir::{NamespaceLock, StateDir};
 use super::{Attachment, Error, Info, LinkRateFrom, Sweep};
 use crate::{failpoint, queues};

@@ -1,21 +1,22 @@
 //! Attach plan: all choices and steps, decided before the first change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 
 use aya::util::online_cpus;
 use dcqcn_common::flow::HashKeys;
 use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
-use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Spec, Unit, WredConfig};
-use dcqcn_netlink::tc::{Handle, Qdisc, Shaping};
-use dcqcn_netlink::{Link, Netlink, Stack, wire_overhead_bytes};
+use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
+use dcqcn_netlink::tc::{Handle, Qdisc};
+use dcqcn_netlink::{Link, Netlink, Stack};
 use dcqcn_params::{DetectedLink, PacerChoice, Profile, QueuesChoice, Role, Settings, XdpModeChoice, word};
 use dcqcn_support::clock::boottime_ns;
-use dcqcn_support::render;
 
 use super::hooks::{HOOKS, XDP_PEER, tc_hook};
 use super::journal::{Device, UndoStep};
+use super::kinds::{inline_mode, is_bridge, other_host, priority_note, refuse_functions, refuse_interfaces};
+use super::link_rate::{LinkRate, hardware_speeds, path_speed_bps, queue_limit_bytes};
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, probe, takeover};
 use crate::dataplane::Sizes;
@@ -150,16 +151,6 @@ impl Plan {
     }
 }
 
-/// Rejects unsuitable interfaces.
-fn refuse_interfaces(link: &Link, peer: Option<&Link>) -> Result<(), Error> {
-    refuse_kind(link)?;
-    peer.map_or(Ok(()), refuse_kind)?;
-    if peer.is_some_and(|peer| peer.index == link.index) {
-        return Err(Error::InlineWithItself(link.name.clone()));
-    }
-    Ok(())
-}
-
 /// Properties of the interface, and the source of its link rate.
 fn detect(
     netlink: &Netlink,
@@ -172,7 +163,8 @@ fn detect(
 ) -> Result<(DetectedLink, LinkRateFrom), Error> {
     let path_bps = path_speed_bps(netlink, links, link, peer, role);
     let shaping = netlink.shaping(link.index)?;
-    let (found, from) = link_rate(netlink, links, link, shaping.as_ref(), path_bps, settings, notes)?;
+    let link_rate = LinkRate::detect(netlink, links, link, shaping, path_bps, settings.link_rate_bps())?;
+    notes.extend(link_rate.notes(&link.name));
     let other = other_host(links, link);
     notes.extend(other.map(|why| format!("{} {why}: np_other_host is on by default", link.name)));
     if is_bridge(link) {
@@ -190,20 +182,8 @@ fn detect(
         format!("queue_limit {limit} from the shaper on {}, unless specified", link.name)
     }));
     let queue_limit_bytes = limit.unwrap_or(0);
-    Ok((DetectedLink { other_host: other.is_some(), queue_limit_bytes, ..found }, from))
-}
-
-/// Rejects functions that the interface cannot have.
-fn refuse_functions(link: &Link, config: &Config) -> Result<(), Error> {
-    let s = &config.scalars;
-    if (s.np_enable | s.fast_cnp) != 0 && link.is_metadata_tunnel {
-        return Err(Error::Kind {
-            iface: link.name.clone(),
-            what: "it is a tunnel without a remote of its own (`external`), and the kernel drops CNPs sent to it".into(),
-            instead: "attach the interface that its outer packets leave by, or with --role switch",
-        });
-    }
-    Ok(())
+    let other_host = other.is_some();
+    Ok((DetectedLink { other_host, queue_limit_bytes, ..link_rate.detected() }, link_rate.source()))
 }
 
 /// Notes on attached interfaces above and below that react to the same packets.
@@ -312,133 +292,6 @@ fn choose_sizes(
     sizes
 }
 
-/// Rejects an interface whose frames are not Ethernet, or are counted again at the interface below.
-fn refuse_kind(link: &Link) -> Result<(), Error> {
-    let kind = link.kind.as_deref().unwrap_or(if link.is_loopback { "loopback" } else { "device" });
-    let refused = |why: &str, instead| {
-        Err(Error::Kind { iface: link.name.clone(), what: format!("it is a {kind}{why}"), instead })
-    };
-    match kind {
-        "vrf" => refused(
-            ", and its frames pass the interface below too",
-            "attach that interface, a port of the VRF",
-        ),
-        _ if link.is_ethernet() => Ok(()),
-        "loopback" => {
-            refused(", and no RoCE traffic of other hosts passes it", "attach the interface to the network")
-        }
-        "tun" => refused(" without Ethernet frames, which RoCEv2 needs", "make it with `mode tap`"),
-        "netkit" => refused(" without Ethernet frames, which RoCEv2 needs", "make it with `mode l2`"),
-        "ipoib" => refused(", and InfiniBand has its own congestion control", "attach an Ethernet interface"),
-        _ => refused(
-            " without Ethernet frames, which RoCEv2 needs",
-            "attach the Ethernet interface that its packets leave by",
-        ),
-    }
-}
-
-/// Why an interface receives packets of the namespace's other interfaces or of other hosts: a bridge's port carries
-/// frames of other hosts, and frames of a macvlan, or of a VLAN device with its own address, have another MAC address.
-///
-/// The bridge may be above a bond or a VLAN device: hooks see a packet before those do.
-pub(super) fn other_host(links: &[Link], link: &Link) -> Option<&'static str> {
-    let (mut left, mut seen) = (vec![link], BTreeSet::new());
-    while let Some(lower) = left.pop() {
-        if !seen.insert(lower.index) {
-            continue;
-        }
-        for upper in links {
-            let is_master = Some(upper.index) == lower.master;
-            match upper.kind.as_deref() {
-                _ if is_master && is_bridge(upper) => {
-                    return Some(if lower.index == link.index {
-                        "is a bridge's port"
-                    } else {
-                        "is below a bridge"
-                    });
-                }
-                Some("bond" | "team") if is_master => {}
-                Some("vlan") if upper.peer == Some(lower.index) => {}
-                Some("macvlan" | "macvtap") if upper.peer == Some(lower.index) => {
-                    return Some("has a macvlan above it");
-                }
-                _ => continue,
-            }
-            if upper.mac.is_some() && upper.mac != link.mac {
-                return Some("has an interface with another MAC address above it");
-            }
-            left.push(upper);
-        }
-    }
-    None
-}
-
-/// Note for a pacer or queues whose classes `skb->priority` selects, on an interface above others that read it too.
-fn priority_note(link: &Link) -> Option<String> {
-    let effect = match link.kind.as_deref()? {
-        "vlan" => "its egress-qos-map does not contain those, so frames leave with PCP 0",
-        "bond" | "team" | "macvlan" => {
-            "a pfifo_fast or prio at the interfaces below sorts by its lowest bits"
-        }
-        _ => return None,
-    };
-    Some(format!(
-        "classes on {} are selected by skb->priority, and {effect}: attach the interfaces below instead",
-        link.name
-    ))
-}
-
-/// Whether ports of this device carry frames of other hosts.
-fn is_bridge(master: &Link) -> bool {
-    matches!(master.kind.as_deref(), Some("bridge" | "openvswitch"))
-}
-
-/// XDP mode of an inline attachment.
-///
-/// Native XDP redirects only the packet's bytes. Some software interfaces deliver VLAN tags outside the
-/// packet, whatever their own features, because those of the sender decide.
-///
-/// # Errors
-/// XDP in the driver of a bond: its ports run the program, whose packets then have the port's index.
-fn inline_mode(
-    requested: XdpModeChoice,
-    ports: [&Link; 2],
-    notes: &mut Vec<String>,
-) -> Result<XdpModeChoice, Error> {
-    if requested == XdpModeChoice::Driver
-        && let Some(bond) = ports.iter().find(|link| link.kind.as_deref() == Some("bond"))
-    {
-        return Err(Error::DriverModeOnBond(bond.name.clone()));
-    }
-    if ports[0].mtu != ports[1].mtu {
-        let [a, b] = ports.map(|link| format!("{} has MTU {}", link.name, link.mtu));
-        notes.push(format!("{a}, {b}: the kernel drops larger frames, after they are counted as forwarded"));
-    }
-    const TAG_IN_METADATA: [&str; 4] = ["veth", "netkit", "bond", "team"];
-    let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_IN_METADATA.contains(&kind.as_str()));
-    let Some((name, kind)) = ports.iter().find_map(|link| Some((&link.name, kind_of(link)?))) else {
-        return Ok(requested);
-    };
-    let mode = match requested {
-        XdpModeChoice::Skb => requested,
-        XdpModeChoice::Auto => {
-            notes.push(format!(
-                "XDP on socket buffers: {name} is a {kind}, whose VLAN tags XDP in the driver would lose (`--xdp-mode driver` \
-                 where no tags pass)"
-            ));
-            XdpModeChoice::Skb
-        }
-        XdpModeChoice::Driver => {
-            notes.push(format!(
-                "VLAN tags that {name} ({kind}) delivers outside the packet are lost; if there are tags, `ethtool -K IFACE \
-                 tx-vlan-offload off` at its senders, or `--xdp-mode skb`"
-            ));
-            requested
-        }
-    };
-    Ok(mode)
-}
-
 /// Interfaces that the attachment or one of its steps changes.
 fn devices(links: &[Link], link: &Link, peer: Option<&Link>, steps: &[UndoStep]) -> BTreeMap<u32, Device> {
     let is_in = |step: &UndoStep, index| match step {
@@ -510,122 +363,6 @@ fn steps(
     Ok(steps)
 }
 
-/// Link rate, per-frame overhead on the wire, and source of the rate.
-///
-/// Queues drain and flows start at the link rate.
-fn link_rate(
-    netlink: &Netlink,
-    links: &[Link],
-    link: &Link,
-    shaping: Option<&Shaping>,
-    path_bps: Option<u64>,
-    settings: &Settings,
-    notes: &mut Vec<String>,
-) -> Result<(DetectedLink, LinkRateFrom), Error> {
-    let show = |bps| Quantity(bps, Unit::BitsPerSecond);
-    let found = |link_rate_bps, wire_overhead_bytes| DetectedLink {
-        link_rate_bps,
-        wire_overhead_bytes,
-        ..DetectedLink::default()
-    };
-    let specified = settings.link_rate_bps();
-    if let Some(&Shaping { shaper, rate_bps, burst_ns, .. }) = shaping {
-        notes.push(match specified {
-            Some(bps) if bps > rate_bps => format!(
-                "link rate {} as specified, above the {} of the {shaper} shaper on {}, which still applies: flows start \
-                 faster than it sends",
-                show(bps),
-                show(rate_bps),
-                link.name
-            ),
-            Some(bps) => format!("link rate {} as specified", show(bps)),
-            None => format!("link rate {} from the {shaper} shaper on {}", show(rate_bps), link.name),
-        });
-        if burst_ns < Shaping::MIN_BURST_NS {
-            notes.push(format!(
-                "its burst is {} at that rate: a later timer makes the shaper slower and its queue longer than marking \
-                 assumes; see `dcqcn doctor`",
-                render::ns(burst_ns)
-            ));
-        }
-        let from = if specified.is_some() { LinkRateFrom::Given } else { LinkRateFrom::Shaper };
-        return Ok((found(Some(rate_bps), 0), from));
-    }
-    if specified.is_none()
-        && let Some(shaper) = netlink.qdiscs(link.index)?.into_iter().find(|qdisc| qdisc.kind == "tbf")
-    {
-        notes.push(format!(
-            "the shaper tbf {} at {} is not taken for the link rate, as it is below the root: set link_rate if it is slower",
-            shaper.handle, shaper.parent
-        ));
-    }
-    // Stacked devices such as VLANs report the speed of their hardware.
-    let overhead = wire_overhead_bytes(links, link);
-    let speed = link.speed_bps.filter(|_| overhead.is_some());
-    let overhead_bytes = speed.and(overhead).unwrap_or(0);
-    match (specified, speed) {
-        (Some(requested_bps), Some(link_bps)) if requested_bps > link_bps => {
-            Err(Error::AboveLink { iface: link.name.clone(), requested_bps, link_bps })
-        }
-        (Some(bps), _) => {
-            notes.push(format!("link rate {} as specified", show(bps)));
-            Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Given))
-        }
-        (None, Some(link_bps)) => {
-            let bps = path_bps.unwrap_or(link_bps);
-            let of =
-                if bps < link_bps { "the slowest link that a flow uses through" } else { "the speed of" };
-            notes.push(format!("link rate {} from {of} {}", show(bps), link.name));
-            Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Speed))
-        }
-        (None, None) => {
-            if let Some(bps) = path_bps {
-                notes.push(format!(
-                    "link rate {} as reported by {}, which is virtual; set link_rate if its path is slower",
-                    show(bps),
-                    link.name
-                ));
-            }
-            Ok((found(path_bps, 0), LinkRateFrom::Virtual))
-        }
-    }
-}
-
-/// Bytes that a shaper queues; `None` if unknown or beyond the range of `queue_limit`.
-pub(super) fn queue_limit_bytes(shaping: &Shaping) -> Option<u64> {
-    let limit = Spec::find(WredConfig::SPECS, "queue_limit")?;
-    shaping.limit_bytes.map(u64::from).filter(|bytes| (1..=limit.max).contains(bytes))
-}
-
-/// Speed of the slowest link that a flow through `link` uses; `None` if no driver reports one.
-///
-/// Inline, the parameters apply to both ports: the speed of the slower one. A bond or team reports the sum of its members
-/// (`bond_ethtool_get_link_ksettings`), and a host's flow uses one of them: that of the fastest.
-pub(super) fn path_speed_bps(
-    netlink: &Netlink,
-    links: &[Link],
-    link: &Link,
-    peer: Option<&Link>,
-    role: Role,
-) -> Option<u64> {
-    let speed_of = |ifindex| netlink.link_by_index(ifindex).ok()?.speed_bps;
-    let member = || members(links, link).into_iter().filter_map(speed_of).max();
-    let of_member = if role == Role::Host { member() } else { None };
-    [link.speed_bps, peer.and_then(|peer| peer.speed_bps), of_member].into_iter().flatten().min()
-}
-
-/// Members of the bonds and teams at or below `link`.
-fn members(links: &[Link], link: &Link) -> Vec<u32> {
-    let shares = |link: &Link| matches!(link.kind.as_deref(), Some("bond" | "team"));
-    if !links.iter().any(shares) {
-        return Vec::new();
-    }
-    let below = Stack::of(links).with_those_below([link.index]);
-    let found = links.iter().filter(|above| below.contains(&above.index) && shares(above));
-    let found: Vec<_> = found.map(|above| Some(above.index)).collect();
-    links.iter().filter(|link| found.contains(&link.master)).map(|link| link.index).collect()
-}
-
 /// Interface properties passed to the programs.
 pub(super) fn port(
     link: &Link,
@@ -660,180 +397,9 @@ pub(super) fn cpus() -> Result<u32, Error> {
     Ok(cpus.len() as u32)
 }
 
-/// `speed_bps` and `wire_bps` of the [`Port`]; `None` while the hardware reports no speed.
-pub(super) fn hardware_speeds(link: &Link, link_rate_from: LinkRateFrom) -> Option<(u64, u64)> {
-    match link_rate_from {
-        LinkRateFrom::Virtual => Some((0, 0)),
-        LinkRateFrom::Given | LinkRateFrom::Shaper if link.is_virtual() => Some((0, 0)),
-        LinkRateFrom::Given | LinkRateFrom::Speed => link.speed_bps.map(|bps| (bps, bps)),
-        // Packets wait in the shaper's queue, not on the wire.
-        LinkRateFrom::Shaper => link.speed_bps.map(|bps| (bps, 0)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-
-    fn link(kind: Option<&str>, mac: [u8; 6]) -> Link {
-        Link {
-            index: 2,
-            name: "x0".into(),
-            mac: Some(mac),
-            kind: kind.map(Into::into),
-            is_loopback: kind.is_none() && mac == [0; 6],
-            ..Link::default()
-        }
-    }
-
-    #[test]
-    fn members_of_bond_below_vlan_found() {
-        let at = |index, kind, peer, master| Link { index, peer, master, ..link(kind, MAC) };
-        let links = [
-            at(2, None, None, Some(4)),
-            at(3, None, None, Some(4)),
-            at(4, Some("bond"), None, Some(5)),
-            at(5, Some("bridge"), None, None),
-            at(6, Some("vlan"), Some(4), None),
-            at(7, None, None, None),
-        ];
-        let found = [0, 2, 3, 4, 5].map(|n| members(&links, &links[n]));
-        assert_eq!(found, [vec![], vec![2, 3], vec![2, 3], vec![2, 3], vec![]]);
-    }
-
-    #[test]
-    fn hardware_speed_is_independent_of_link_rate() {
-        const BPS: u64 = 25_000_000_000;
-        let speeds = |kind, speed_bps, from| hardware_speeds(&Link { speed_bps, ..link(kind, MAC) }, from);
-        for (from, expected) in [
-            (LinkRateFrom::Given, (BPS, BPS)),
-            // A link_rate that is set later may be lower.
-            (LinkRateFrom::Speed, (BPS, BPS)),
-            (LinkRateFrom::Shaper, (BPS, 0)),
-        ] {
-            assert_eq!(speeds(None, Some(BPS), from), Some(expected), "{from:?}");
-            assert_eq!(speeds(None, None, from), None, "{from:?}: down");
-        }
-        // A VLAN reports the speed of its hardware, a veth any speed.
-        assert_eq!(speeds(Some("vlan"), Some(BPS), LinkRateFrom::Speed), Some((BPS, BPS)));
-        for from in [LinkRateFrom::Given, LinkRateFrom::Shaper, LinkRateFrom::Virtual] {
-            assert_eq!(speeds(Some("veth"), Some(BPS), from), Some((0, 0)), "{from:?}");
-        }
-    }
-
-    #[test]
-    fn different_mtus_inline_noted() {
-        let notes = |mtu| {
-            let ports = [Link { mtu: 9_000, ..link(None, MAC) }, Link { mtu, ..link(None, MAC) }];
-            let mut notes = Vec::new();
-            inline_mode(XdpModeChoice::Auto, [&ports[0], &ports[1]], &mut notes).unwrap();
-            notes
-        };
-        assert!(notes(9_000).is_empty());
-        assert!(notes(1_500)[0].starts_with("x0 has MTU 9000, x0 has MTU 1500: "));
-    }
-
-    #[test]
-    fn native_xdp_of_a_bond_refused() {
-        let (bond, nic, veth) = (link(Some("bond"), MAC), link(None, MAC), link(Some("veth"), MAC));
-        for (mode, is_refused) in
-            [(XdpModeChoice::Auto, false), (XdpModeChoice::Skb, false), (XdpModeChoice::Driver, true)]
-        {
-            for other in [&nic, &veth] {
-                assert_eq!(
-                    inline_mode(mode, [other, &bond], &mut Vec::new()).is_err(),
-                    is_refused,
-                    "{mode:?}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn classes_above_other_interfaces_noted() {
-        for (kind, expected) in [
-            (None, None),
-            (Some("veth"), None),
-            (Some("vlan"), Some("PCP 0: attach the interfaces below")),
-            (Some("bond"), Some("sorts by its lowest bits: attach")),
-        ] {
-            let note = priority_note(&link(kind, MAC));
-            assert_eq!(note.is_some(), expected.is_some(), "{kind:?}");
-            assert!(note.unwrap_or_default().contains(expected.unwrap_or_default()), "{kind:?}");
-        }
-    }
-
-    #[test]
-    fn other_hosts_found_above_bonds_and_vlans() {
-        const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 9];
-        let at = |index, kind, peer, master| Link { index, peer, master, ..link(kind, MAC) };
-        let port = at(2, None, None, Some(4));
-        let bond = at(4, Some("bond"), None, None);
-        let vlan = at(5, Some("vlan"), Some(4), None);
-        let (bridge, vrf) = (at(6, Some("bridge"), None, None), at(6, Some("vrf"), None, None));
-        let in_6 = |link: &Link| Link { master: Some(6), ..link.clone() };
-        let other = |link: &Link| Link { mac: Some(OTHER), ..link.clone() };
-        for (uppers, expected) in [
-            (vec![bond.clone()], None),
-            (vec![bond.clone(), vlan.clone()], None),
-            (vec![bond.clone(), in_6(&vlan), other(&vrf)], None),
-            (vec![in_6(&bond), bridge.clone()], Some("is below a bridge")),
-            (vec![bond.clone(), in_6(&vlan), bridge.clone()], Some("is below a bridge")),
-            (vec![bond.clone(), other(&vlan)], Some("has an interface with another MAC address above it")),
-            (vec![bond.clone(), at(7, Some("macvtap"), Some(4), None)], Some("has a macvlan above it")),
-            (vec![bond.clone(), at(7, Some("macvlan"), Some(3), None)], None),
-            // Its frames are in packets for this interface.
-            (vec![bond, other(&in_6(&at(7, Some("vxlan"), Some(2), None))), bridge.clone()], None),
-        ] {
-            let links = [vec![port.clone()], uppers].concat();
-            assert_eq!(other_host(&links, &port), expected, "{links:?}");
-        }
-        assert_eq!(other_host(&[bridge], &in_6(&port)), Some("is a bridge's port"));
-        // A system port's master is `ovs-system`.
-        assert_eq!(
-            other_host(&[at(6, Some("openvswitch"), None, None)], &in_6(&port)),
-            Some("is a bridge's port")
-        );
-    }
-
-    #[test]
-    fn unsuitable_kind_names_the_alternative() {
-        let accepted = "veth netkit ipvlan team bridge macvtap vxlan geneve gretap openvswitch";
-        for kind in accepted.split(' ') {
-            assert!(refuse_kind(&link(Some(kind), MAC)).is_ok(), "{kind}");
-        }
-        assert!(refuse_kind(&link(None, MAC)).is_ok(), "hardware");
-        for (kind, mac, expected) in [
-            (
-                Some("vrf"),
-                MAC,
-                "it is a vrf, and its frames pass the interface below too; attach that interface",
-            ),
-            (Some("netkit"), [0; 6], "without Ethernet frames, which RoCEv2 needs; make it with `mode l2`"),
-            (Some("wireguard"), [0; 6], "attach the Ethernet interface that its packets leave by"),
-            (None, [0; 6], "cannot attach to x0: it is a loopback"),
-        ] {
-            let refused = refuse_kind(&link(kind, mac)).unwrap_err().to_string();
-            assert!(refused.contains(expected), "{refused}");
-        }
-    }
-
-    #[test]
-    fn tunnel_without_remote_only_marks() {
-        let tunnel = Link { is_metadata_tunnel: true, ..link(Some("geneve"), MAC) };
-        let config = |np_enable| {
-            let mut config = Config::DEFAULT;
-            (config.scalars.np_enable, config.scalars.fast_cnp) = (np_enable, 0);
-            config
-        };
-        let refused = refuse_functions(&tunnel, &config(1)).unwrap_err().to_string();
-        assert!(refused.contains("cannot attach to x0: it is a tunnel without a remote"), "{refused}");
-        assert!(refused.contains("--role switch"), "{refused}");
-        assert!(refuse_functions(&tunnel, &config(0)).is_ok());
-        assert!(refuse_functions(&link(Some("geneve"), MAC), &config(1)).is_ok());
-    }
 
     #[test]
     fn htb_table_has_a_class_for_every_flow() {
