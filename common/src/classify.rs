@@ -509,8 +509,8 @@ fn transport<F: Frame>(
     if too_short || header_len + udp_len < ip_len {
         return Err(Stat::Malformed);
     }
-    // A switch that trims a packet keeps the UDP length. Some adjust the IP length, as hosts drop packets that are shorter
-    // than it; SONiC's keep both.
+    // A switch that trims a packet keeps the UDP length. Some adjust the IP length, as hosts drop packets
+    // that are shorter than it; SONiC's keep both.
     let is_trimmed = header_len + udp_len != ip_len || !frame.reaches(l3 + ip_len);
     if is_trimmed && ip_len < header_len + TRANSPORT {
         return Err(Stat::Malformed);

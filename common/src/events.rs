@@ -222,7 +222,8 @@ pub unsafe fn read_entry(log: *mut EventLog, number: u64) -> EntryState {
     }
     // SAFETY: required of the caller. Plain integers: a torn read is discarded below.
     let event = unsafe { (&raw const (*slot).event).read_volatile() };
-    // A writer claims its number before it writes to the slot: if this read saw the next entry, `newest` is seen as well.
+    // A writer claims its number before it writes to the slot: if this read saw the next entry, `newest` is
+    // seen as well.
     fence(Ordering::Acquire);
     if there > number || is_over() { EntryState::Gone } else { EntryState::Event(event) }
 }

@@ -1,8 +1,8 @@
 //! Flow identity and the flow tables.
 //!
-//! A data packet names the destination QP and its source address, so a flow is identified everywhere by its VLAN tags,
-//! both addresses and the destination QPN. The reaction point stores rate and pacing per flow, the notification point the CNP
-//! interval. Packets from another address to the same QP are another flow.
+//! A data packet names the destination QP and its source address, so a flow is identified everywhere by its
+//! VLAN tags, both addresses and the destination QPN. The reaction point stores rate and pacing per flow, the
+//! notification point the CNP interval. Packets from another address to the same QP are another flow.
 //!
 //! The tables are set-associative, as a cache is: a hash selects a set of eight ways, within which the least recently
 //! used flow is evicted. One array lookup, one lock, no allocation, and the same result in every engine. (Eviction in

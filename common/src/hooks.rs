@@ -361,8 +361,8 @@ const TC_PRIO_MAX: u32 = 15;
 
 /// Whether a frame keeps the link running and must not queue behind data.
 ///
-/// These are PFC, LACP, STP, ARP, and `TC_PRIO_CONTROL`. Only locally generated frames qualify: a neighbour must not reach
-/// a strict queue by imitating one.
+/// These are PFC, LACP, STP, ARP, and `TC_PRIO_CONTROL`. Only locally generated frames qualify: a neighbour
+/// must not reach a strict queue by imitating one.
 #[inline(always)]
 fn is_link_control<'p, S: Skb<'p>>(s: &S, stat: Option<Stat>) -> bool {
     if s.ingress_ifindex() != 0 {

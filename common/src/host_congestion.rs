@@ -1,5 +1,5 @@
-//! Congestion of the receiving host: its CPUs do not keep up with received packets. No queue of the network marks this, so
-//! with `np_host_congestion` the NP answers ECT packets as if they were marked.
+//! Congestion of the receiving host: its CPUs do not keep up with received packets. No queue of the network
+//! marks this, so with `np_host_congestion` the NP answers ECT packets as if they were marked.
 
 /// Counters of a host's receive processing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

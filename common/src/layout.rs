@@ -170,8 +170,8 @@ pub struct Queue {
     pub _line: [u64; 7],
 }
 
-/// Backlog of the real qdisc for one traffic class, as last read by the daemon. A program that reads one field before an
-/// update and the other after it uses a depth one polling interval old.
+/// Backlog of the real qdisc for one traffic class, as last read by the daemon. A program that reads one
+/// field before an update and the other after it uses a depth one polling interval old.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {

@@ -113,8 +113,8 @@ impl RateMachine {
         p.cut_period_ns == 0 || self.cut_check_ns.wrapping_sub(now_ns).wrapping_sub(1) < p.cut_period_ns
     }
 
-    /// Whether nothing limits the flow: it sends at the line rate, or was never cut, and no cut is pending. No event but a
-    /// CNP changes that.
+    /// Whether nothing limits the flow: it sends at the line rate, or was never cut, and no cut is pending.
+    /// No event but a CNP changes that.
     #[inline(always)]
     pub(crate) const fn is_at_line_rate(&self, p: &RpParams) -> bool {
         let is_at_line = self.rate_bps == p.line_rate_bps && self.target_bps == p.line_rate_bps;

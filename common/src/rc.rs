@@ -1,7 +1,7 @@
 //! Go-back-N of a reliable connection: sequence numbers, the requester's window, the responder's verdict.
 //!
-//! IBTA vol. 1, 9.7. Packets are counted from 0 in 64 bits, which do not wrap; [`Psn`] is their 24-bit form on the wire. The test
-//! transport and the simulator share this module; the eBPF programs use [`Psn`] only.
+//! IBTA vol. 1, 9.7. Packets are counted from 0 in 64 bits, which do not wrap; [`Psn`] is their 24-bit form
+//! on the wire. The test transport and the simulator share this module; the eBPF programs use [`Psn`] only.
 
 use core::fmt;
 
@@ -36,7 +36,8 @@ impl Psn {
         Self::new(self.0.wrapping_sub(1))
     }
 
-    /// The packet that this PSN denotes, counted from the packet with PSN `first`: of all candidates the nearest to packet `near`.
+    /// The packet that this PSN denotes, counted from the packet with PSN `first`: of all candidates the
+    /// nearest to packet `near`.
     ///
     /// `None` for one before the first packet.
     pub const fn packet_near(self, first: Self, near: u64) -> Option<u64> {

@@ -10,40 +10,45 @@
 //! A NAK acknowledges every PSN before the one it names: requests before it complete as successful (9.7.5.1.1).
 //! A probe therefore names a PSN of which one of two statements holds:
 //!
-//! - A verified acknowledgement covers everything before it ([`Requester::acknowledged`]). Only a response with a correct ICRC
-//!   advances that PSN.
-//! - Between that PSN and the named one are only READs and atomics. They complete by their responses, not by a NAK. The kinds of
-//!   the last 64 PSNs are those that egress saw: a READ response whose ICRC is not verified proves nothing.
+//! - A verified acknowledgement covers everything before it ([`Requester::acknowledged`]). Only a response
+//!   with a correct ICRC advances that PSN.
+//! - Between that PSN and the named one are only READs and atomics. They complete by their responses, not by
+//!   a NAK. The kinds of the last 64 PSNs are those that egress saw: a READ response whose ICRC is not
+//!   verified proves nothing.
 //!
 //! Soft-RoCE starts no retransmission by a NAK while another is under way, until an ACK or a READ response arrives
 //! (`started_retry` in drivers/infiniband/sw/rxe/rxe_comp.c). If that retransmission is lost, only a timer helps, or an
 //! RNR NAK, after whose delay it always retransmits. An RNR NAK uses up `rnr_retry`, so it is sent only where retries
 //! are unlimited. It acknowledges too, so the same PSNs are safe.
 //!
-//! Linux 6.1 treats an ACK or NAK between the responses of a READ as a fatal error, if it names the next of them
-//! (`check_ack`): it completes the READ as successful and ends the QP. Because of responses that the programs have not
-//! seen, this may be any PSN within a READ. Probes there name PSNs that start a message. If a retransmission of the rest
-//! of a READ is lost, only the stack's timer helps.
+//! Linux 6.1 treats an ACK or NAK between the responses of a READ as a fatal error, if it names the next of
+//! them (`check_ack`): it completes the READ as successful and ends the QP. Because of responses that the
+//! programs have not seen, this may be any PSN within a READ. Probes there name PSNs that start a message. If
+//! a retransmission of the rest of a READ is lost, only the stack's timer helps.
 //!
-//! Responses of later READs hide that one is missing, as data may use the PSNs between. If the stack retransmits the READ
-//! request, later responses no longer count as progress, for a second: its response may arrive unseen.
+//! Responses of later READs hide that one is missing, as data may use the PSNs between. If the stack
+//! retransmits the READ request, later responses no longer count as progress, for a second: its response may
+//! arrive unseen.
 //!
-//! After Linux 6.1 (seen on 6.12 and 7.3), soft-RoCE ends a QP that receives an ACK while a READ is partly answered. `check_psn`
-//! passes the ACK on, which overwrites `comp.opcode`. The next response is then an error, and the READ completes as successful.
-//! Such an ACK is late, or answers a retransmission, and a READ response acknowledges everything before it (9.7.5.1.2). ACKs
-//! before the last READ response are therefore dropped (`SharedRequester::drops`), also while the stack retransmits the same
-//! requests: either it still has to process that response, or it awaits another one, which acknowledges them too.
+//! After Linux 6.1 (seen on 6.12 and 7.3), soft-RoCE ends a QP that receives an ACK while a READ is partly
+//! answered. `check_psn` passes the ACK on, which overwrites `comp.opcode`. The next response is then an
+//! error, and the READ completes as successful. Such an ACK is late, or answers a retransmission, and a READ
+//! response acknowledges everything before it (9.7.5.1.2). ACKs before the last READ response are therefore
+//! dropped (`SharedRequester::drops`), also while the stack retransmits the same requests: either it still
+//! has to process that response, or it awaits another one, which acknowledges them too.
 //!
-//! The first response to a READ, or that to an atomic, acknowledges the SENDs and WRITEs before it (9.7.5.1.2), and their own ACK
-//! may be lost. Its ICRC is verified where it would advance the acknowledged PSN, from Linux 6.12 on, as that PSN may be within a
-//! READ. Other READ responses end the silence, and make earlier ACKs stale. A packet that the programs have not seen counts as a SEND.
+//! The first response to a READ, or that to an atomic, acknowledges the SENDs and WRITEs before it
+//! (9.7.5.1.2), and their own ACK may be lost. Its ICRC is verified where it would advance the acknowledged
+//! PSN, from Linux 6.12 on, as that PSN may be within a READ. Other READ responses end the silence, and make
+//! earlier ACKs stale. A packet that the programs have not seen counts as a SEND.
 //!
-//! The egress and ingress programs share this state without a lock, and run on different CPUs. Only ingress advances the
-//! acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a probe later, or lets it
-//! name a lower PSN, which the stack ignores.
+//! The egress and ingress programs share this state without a lock, and run on different CPUs. Only ingress
+//! advances the acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a
+//! probe later, or lets it name a lower PSN, which the stack ignores.
 //!
-//! No barrier orders the fields that one packet changes. `dcqcn run` acts only after a silence, in which they all become
-//! visible, and reads them until two successive copies are equal, which rarely misses a packet that ends the silence.
+//! No barrier orders the fields that one packet changes. `dcqcn run` acts only after a silence, in which they
+//! all become visible, and reads them until two successive copies are equal, which rarely misses a packet
+//! that ends the silence.
 
 pub mod responder;
 mod shared;
@@ -118,8 +123,8 @@ pub struct Response {
 pub(crate) const UNVERIFIED: u32 = 256;
 /// `syndrome` of a trimmed READ response.
 pub(crate) const TRIMMED: u32 = 257;
-/// `syndrome` of a READ response or atomic acknowledgement whose ICRC is correct: plus the first PSN that it leaves unacknowledged,
-/// in the low 24 bits.
+/// `syndrome` of a READ response or atomic acknowledgement whose ICRC is correct: plus the first PSN that it
+/// leaves unacknowledged, in the low 24 bits.
 pub(crate) const VERIFIED: u32 = 1 << 24;
 
 /// Bits of a syndrome that are the kind of acknowledgement, and the kinds.
@@ -177,8 +182,8 @@ const AFTER_NAK: u16 = 1;
 /// The stack has retransmitted the request of the response `read_next`.
 const AWAITS_READ: u16 = 2;
 
-/// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId); programs access it as [`SharedRequester`]. Times
-/// are CLOCK_MONOTONIC.
+/// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId); programs access it as
+/// [`SharedRequester`]. Times are CLOCK_MONOTONIC.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requester {
@@ -259,8 +264,8 @@ pub struct Settings {
     pub floor_ns: u64,
     /// Probes without progress before the stack's own timer is left to act; 0 = no limit.
     pub limit: u32,
-    /// Whether the stack processes an ACK or NAK between the responses of a READ. Otherwise it ends the QP, and completes
-    /// the READ as successful.
+    /// Whether the stack processes an ACK or NAK between the responses of a READ. Otherwise it ends the QP,
+    /// and completes the READ as successful.
     pub takes_naks_in_reads: bool,
 }
 
@@ -447,7 +452,8 @@ impl Requester {
             (false, _) if self.read_bytes != 0 && distance(acknowledged, self.read_psn) >= 0 => self.read_psn,
             (false, _) => self.next,
         };
-        // The stack takes an RNR NAK only if it names the PSN that it awaits: during a READ, that of the first missing response.
+        // The stack takes an RNR NAK only if it names the PSN that it awaits: during a READ, that of the
+        // first missing response.
         let is_in_reads = self.has_unanswered_reads()
             && (distance(acknowledged, read_next) >= 0 || self.has_retried_read())
             && distance(read_next, psn) > 0;

@@ -55,7 +55,8 @@ stats! {
     CmMessages = "cm_messages",
     /// Connections whose QPs were learned from connection management messages.
     PairCm = "pairs_from_cm",
-    /// Pairs from connection management that contradict another source, the more trusted of which is used; and CNPs sent with a hint because the data came from another host than the pair's.
+    /// Pairs from connection management that contradict another source, the more trusted of which is used;
+    /// and CNPs sent with a hint because the data came from another host than the pair's.
     PairConflict = "pair_conflicts",
     /// CE-marked data packets received.
     NpEcnMarked = "np_ecn_marked_roce_packets",
@@ -63,13 +64,15 @@ stats! {
     NpCnpSent = "np_cnp_sent",
     /// CNPs sent whose sender QPN was unknown: they carry the receiver's as a hint.
     NpCnpHinted = "np_cnp_hinted",
-    /// CE-marked data packets not answered: within the interval of the last CNP, or of those of all flows in a full set.
+    /// CE-marked data packets not answered: within the interval of the last CNP, or of those of all flows in
+    /// a full set.
     NpCnpSuppressed = "np_cnp_suppressed",
     /// CNPs that could not be created: no memory, or cloning failed. Drops by the qdisc are in its own statistics.
     NpCnpFailed = "np_cnp_failed",
     /// Packets marked CE by this congestion point.
     CpEcnMarked = "cp_ecn_marked_packets",
-    /// Packets whose queue depth is the virtual queue's because the backlog was not read recently: `dcqcn run` is not running.
+    /// Packets whose queue depth is the virtual queue's because the backlog was not read recently:
+    /// `dcqcn run` is not running.
     CpBacklogStale = "cp_backlog_stale",
     /// Packets that would have been marked but are Not-ECT.
     CpNotEct = "cp_not_ect_packets",
@@ -81,7 +84,8 @@ stats! {
     RpCnpIgnored = "rp_cnp_ignored",
     /// CNPs with a wrong ICRC or invalid fields.
     RpCnpInvalid = "rp_cnp_invalid",
-    /// CNPs without a known flow on this interface; if another interface of the host has the flow, that one counts the CNP as handled.
+    /// CNPs without a known flow on this interface; if another interface of the host has the flow, that one
+    /// counts the CNP as handled.
     RpCnpUnknownFlow = "rp_cnp_unknown_flow",
     /// CNPs within `rate_reduce_monitor_period` of the previous one.
     RpCnpTooSoon = "rp_cnp_too_soon",
@@ -107,7 +111,8 @@ stats! {
     NpFlowEvicted = "np_flow_evicted",
     /// Cuts that the HTB pacer missed: `dcqcn run` is slow, or not running.
     CutLost = "cuts_lost",
-    /// Packets whose flow or table set stayed locked by another CPU for microseconds: data keeps its flow's order, a CNP cuts nothing.
+    /// Packets whose flow or table set stayed locked by another CPU for microseconds: data keeps its flow's
+    /// order, a CNP cuts nothing.
     TableBusy = "table_busy",
     /// Flows removed from the RP table after `[age] idle` without a packet.
     RpFlowExpired = "rp_flow_expired",
@@ -119,9 +124,11 @@ stats! {
     NpCnpWindowEnd = "np_cnp_window_end",
     /// Data packets that pass unpaced because every slot for their flow in the RP table is in use.
     RpTableFull = "rp_table_full",
-    /// Packets that a process sent to port 4791 through a datagram socket: they belong to no QP, so no flow is charged and no pair learned.
+    /// Packets that a process sent to port 4791 through a datagram socket: they belong to no QP, so no flow
+    /// is charged and no pair learned.
     RpFromProcess = "rp_from_process_packets",
-    /// CE-marked data packets received with a group address or an invalid one (IP or Ethernet), or, without `np_other_host`, for another host (by MAC address, or by a route if this host forwards): not answered.
+    /// CE-marked data packets received with a group address or an invalid one (IP or Ethernet), or, without
+    /// `np_other_host`, for another host (by MAC address, or by a route if this host forwards): not answered.
     NpNotForHost = "np_not_for_host",
     /// CNPs not sent because of `cnp_rate`, or within a second of one of `np_clones_unseen`.
     NpCnpLimited = "np_cnp_limited",
@@ -129,7 +136,8 @@ stats! {
     PairLimited = "pairs_limited",
     /// RoCEv2 packets with a vendor opcode (0xc0 to 0xff), as in multipath transports: passed, not inspected.
     VendorBth = "vendor_bth",
-    /// RoCEv2 packets trimmed by a switch: the IP length is shorter than the UDP length, or the packet ends after the BTH but before its IP length. Passed, not inspected, without `trim_nak`.
+    /// RoCEv2 packets trimmed by a switch: the IP length is shorter than the UDP length, or the packet ends
+    /// after the BTH but before its IP length. Passed, not inspected, without `trim_nak`.
     Trimmed = "trimmed_packets",
     /// Ultra Ethernet transport packets (UDP port 4793): passed, not inspected.
     Uet = "uet_packets",
@@ -145,7 +153,8 @@ stats! {
     PfcWatchdogDrop = "pfc_wd_dropped_packets",
     /// CNPs that cut a flow with other VLAN tags than their own: the only flow with the same addresses and QPN.
     RpCnpOtherVlan = "rp_cnp_other_vlan",
-    /// UDP GSO super-packets of RoCE: each is marked and paced as a whole, and its segments are counted and charged as packets.
+    /// UDP GSO super-packets of RoCE: each is marked and paced as a whole, and its segments are counted and
+    /// charged as packets.
     GsoPackets = "gso_super_packets",
     /// Packets of this host whose ECN bits or DSCP were set (`ect_enable`, `roce_dscp`).
     TosSet = "tos_set_packets",
@@ -153,7 +162,8 @@ stats! {
     TailLossProbe = "tail_loss_probes",
     /// Probes, and NAKs for trimmed packets, that the kernel did not deliver.
     TailLossProbeFailed = "tail_loss_probes_failed",
-    /// Acknowledgements, and READ responses that acknowledge data, with a wrong ICRC: they change nothing (`tail_loss_probe`).
+    /// Acknowledgements, and READ responses that acknowledge data, with a wrong ICRC: they change nothing
+    /// (`tail_loss_probe`).
     AckInvalid = "ack_icrc_errors",
     /// Packets of connections for which the table of requesters has no room (`tail_loss_probe`, `trim_nak`).
     RequestersFull = "requesters_full",
@@ -163,9 +173,11 @@ stats! {
     CpTrimLimited = "cp_trim_limited",
     /// NAKs sent for trimmed requests (`trim_nak`).
     NpTrimNak = "np_trim_naks",
-    /// Clones that left as copies of the data packet, because another program at TC egress ended the chain before this one; the NP then makes no clone for a second.
+    /// Clones that left as copies of the data packet, because another program at TC egress ended the chain
+    /// before this one; the NP then makes no clone for a second.
     NpCloneUnseen = "np_clones_unseen",
-    /// Acknowledgements dropped because a READ response has acknowledged the same requests: soft-RoCE after Linux 6.1 could end the QP (`tail_loss_probe`).
+    /// Acknowledgements dropped because a READ response has acknowledged the same requests: soft-RoCE after
+    /// Linux 6.1 could end the QP (`tail_loss_probe`).
     AckStale = "ack_stale_drops",
 }
 

@@ -1,6 +1,6 @@
-//! The lock-free algorithms shared by programs and user space, under every order that the C11 memory model (hence arm64)
-//! permits, explored by loom. loom has its own atomics, so each test restates an algorithm, as short as its orderings allow,
-//! and names the code. Data are relaxed atomics: each may be stale on its own.
+//! The lock-free algorithms shared by programs and user space, under every order that the C11 memory model
+//! (hence arm64) permits, explored by loom. loom has its own atomics, so each test restates an algorithm, as
+//! short as its orderings allow, and names the code. Data are relaxed atomics: each may be stale on its own.
 
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
 
@@ -51,7 +51,8 @@ impl Flow {
     }
 }
 
-/// `Shared::find_at` and `lock_flow` against `put`, which reuses the slot. `expire` is the same with another fingerprint.
+/// `Shared::find_at` and `lock_flow` against `put`, which reuses the slot. `expire` is the same with another
+/// fingerprint.
 #[test]
 fn locked_flow_is_the_flow_looked_up() {
     loom::model(|| {
@@ -155,8 +156,8 @@ fn flow_is_inserted_once() {
     });
 }
 
-/// The virtual queue (`queue` in `ebpf/src/env.rs`): one relaxed exchange per batch loses no byte, because the word is all
-/// that CPUs share.
+/// The virtual queue (`queue` in `ebpf/src/env.rs`): one relaxed exchange per batch loses no byte, because
+/// the word is all that CPUs share.
 #[test]
 fn queue_loses_no_byte() {
     const PACKETS: u64 = 2;

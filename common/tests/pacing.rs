@@ -102,7 +102,8 @@ proptest! {
         let left = unpaid(sent.hot.machine, &p, from_ns, bytes * 8, look_at_ns);
         let rate_bps = flow.hot.machine.rate_bps;
         if left <= 0 {
-            // The debt is paid by now. In a run of increases it counts as paid at the end of the run, at the latest now.
+            // The debt is paid by now. In a run of increases it counts as paid at the end of the run, at the
+            // latest now.
             prop_assert!(flow.hot.pacer().next_ns <= look_at_ns + 1, "{} after {look_at_ns}", flow.hot.pacer().next_ns);
         } else {
             let expected_ns = look_at_ns.max(from_ns) as f64 + left as f64 / rate_bps as f64;

@@ -96,8 +96,8 @@ impl Env {
     /// This CPU's counters.
     #[inline(always)]
     fn counters(&mut self) -> &mut Counters {
-        // SAFETY: this CPU's slot of a per-CPU map; hooks of one kind do not interrupt each other on a CPU. Ordering: user
-        // space reads each aligned word whole, and needs no order between counters.
+        // SAFETY: this CPU's slot of a per-CPU map; hooks of one kind do not interrupt each other on a CPU.
+        // Ordering: user space reads each aligned word whole, and needs no order between counters.
         unsafe { self.counters.as_mut() }
     }
 
@@ -222,12 +222,13 @@ impl hooks::Env<'static> for Env {
         let empty_at = unsafe { &raw mut (*queue).empty_at };
         // SAFETY: as above.
         let seen = unsafe { empty_at.read_volatile() };
-        // SAFETY: this CPU's value of a per-CPU map; programs run with bottom halves off, so none interrupts another here.
+        // SAFETY: this CPU's value of a per-CPU map; programs run with bottom halves off, so none interrupts
+        // another here.
         let next = update(seen, unsafe { *own });
         // Tried once: if another CPU wins, the batch is published with the next packet.
         //
-        // SAFETY: as above. Ordering: the word is the whole state shared with other CPUs, so none is needed; the result is used, so
-        // Relaxed would be miscompiled (LLVM #210280).
+        // SAFETY: as above. Ordering: the word is the whole state shared with other CPUs, so none is needed;
+        // the result is used, so Relaxed would be miscompiled (LLVM #210280).
         let is_published = next.empty_at != seen
             && unsafe {
                 atomic_cxchg::<u64, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(
@@ -262,8 +263,9 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn time(&self, which: Time) -> u64 {
-        // SAFETY: a map value. Other CPUs write it concurrently: the read returns one of their values. Ordering: each time
-        // is used alone. Two CPUs that read a limiter before either writes it may both be admitted.
+        // SAFETY: a map value. Other CPUs write it concurrently: the read returns one of their values.
+        // Ordering: each time is used alone. Two CPUs that read a limiter before either writes it may both be
+        // admitted.
         time_slot(which).map_or(0, |at_ns| unsafe { at_ns.read_volatile() })
     }
 

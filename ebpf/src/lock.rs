@@ -7,8 +7,8 @@ use dcqcn_common::flow::{Entry, Set};
 #[inline(always)]
 pub fn locked<T: Entry, R>(set: Option<*mut Set<T>>, f: impl FnOnce(&mut Set<T>) -> R) -> Option<R> {
     let set = set?;
-    // SAFETY: a map value. `lock` is only accessed atomically, and the other fields only while it is held. Ordering: locking
-    // acquires and `release` releases; `common/tests/ordering.rs` checks both.
+    // SAFETY: a map value. `lock` is only accessed atomically, and the other fields only while it is held.
+    // Ordering: locking acquires and `release` releases; `common/tests/ordering.rs` checks both.
     unsafe {
         let lock = &raw mut (*set).lock;
         if acquire_if_unchanged(lock, 0) != Ok(()) {

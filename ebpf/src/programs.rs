@@ -37,7 +37,8 @@ pub fn dcqcn_expire(ctx: TcContext) -> i32 {
 
 /// Delivers the program's packet: a probe to the host's own stack, a NAK to the wire; returns 0 on success.
 ///
-/// Not attached: the daemon runs it, with interface, `skb->mark` and flags of `bpf_clone_redirect` in the context's `cb`.
+/// Not attached: the daemon runs it, with interface, `skb->mark` and flags of `bpf_clone_redirect` in the
+/// context's `cb`.
 #[classifier]
 #[inline(always)]
 pub fn dcqcn_probe(ctx: TcContext) -> i32 {

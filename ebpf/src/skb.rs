@@ -168,15 +168,16 @@ fn verdict(skb: *mut __sk_buff, verdict: TcVerdict) -> i32 {
     }
 }
 
-/// Whether the kernel would forward the packet: its MAC address is this host's, its IP address is not. A subprogram: its
-/// part of the BPF stack is not the hook's.
+/// Whether the kernel would forward the packet: its MAC address is this host's, its IP address is not. A
+/// subprogram: its part of the BPF stack is not the hook's.
 ///
 /// False if forwarding is disabled, because then the FIB lookup does not report local addresses.
 #[inline(never)]
 fn is_forwarded(skb: *mut __sk_buff, l3: u32, v6: bool) -> bool {
     let (at, len) = if v6 { (l3 + 8, 32) } else { (l3 + 12, 8) };
     let mut addresses = [0u32; 8];
-    // SAFETY: the program's own context, a buffer of at least this length, and a structure of integers, valid if zeroed.
+    // SAFETY: the program's own context, a buffer of at least this length, and a structure of integers, valid
+    // if zeroed.
     let (error, mut route, ifindex) = unsafe {
         let error = bpf_skb_load_bytes(skb.cast(), at, addresses.as_mut_ptr().cast(), len);
         (error, core::mem::zeroed::<bpf_fib_lookup>(), (*skb).ifindex)

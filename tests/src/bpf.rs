@@ -13,7 +13,8 @@ use dcqcn_loader::dataplane::{MAPS, SHARED};
 use crate::leftover::GRACE;
 use crate::prelude::*;
 
-/// Opens the object that `cargo xtask build` creates next to the data plane's: benchmark baselines, and programs for tests.
+/// Opens the object that `cargo xtask build` creates next to the data plane's: benchmark baselines, and
+/// programs for tests.
 pub fn baselines() -> Result<Ebpf> {
     baselines_with(LO, DEFAULT_FLOWS)
 }
@@ -21,8 +22,8 @@ pub fn baselines() -> Result<Ebpf> {
 /// The loopback interface's index in every network namespace.
 pub const LO: u32 = 1;
 
-/// [`baselines`], with a redirecting program that sends to the interface of this index, and a pacer with slots for `flows` flows (a power of
-/// two).
+/// [`baselines`], with a redirecting program that sends to the interface of this index, and a pacer with
+/// slots for `flows` flows (a power of two).
 pub fn baselines_with(ifindex: u32, flows: u32) -> Result<Ebpf> {
     let path = object("dcqcn-baselines");
     let sets = flows / WAYS as u32;

@@ -96,8 +96,8 @@ impl FleetFixture {
         self.dir.path().join("log")
     }
 
-    /// Runs `dcqcn-fleet` with these arguments to completion. A rollout that does not end, such as one that is paused, is
-    /// interrupted after three minutes and reports its state.
+    /// Runs `dcqcn-fleet` with these arguments to completion. A rollout that does not end, such as one that
+    /// is paused, is interrupted after three minutes and reports its state.
     pub fn run(&self, words: &[&str]) -> Result<Output> {
         Ok(self.to_end(words)?.output()?)
     }
@@ -253,8 +253,8 @@ impl Authority {
     }
 }
 
-// A wall clock that can be set while programs run: `libfaketime`, with the offset in a file. It does not affect the monotonic
-// clock.
+// A wall clock that can be set while programs run: `libfaketime`, with the offset in a file. It does not
+// affect the monotonic clock.
 
 /// Path of the library. The `faketime` command is not used, as killing it would leave its child running.
 fn library() -> String {

@@ -1,5 +1,5 @@
-//! `cargo xtask bench --quick` runs, all of its metrics are numbers, and costs relative to empty programs and throughput
-//! relative to nothing attached stay within their bounds. Absolute speed is not checked.
+//! `cargo xtask bench --quick` runs, all of its metrics are numbers, and costs relative to empty programs and
+//! throughput relative to nothing attached stay within their bounds. Absolute speed is not checked.
 
 use dcqcn_tests::prelude::*;
 

@@ -143,8 +143,8 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
     Ok(())
 }
 
-/// A flow whose lock is held by a descheduled CPU. Sent immediately, a packet would overtake those of its flow in fq. On
-/// virtual CPUs each such case cost soft-RoCE two NAKs and a retransmitted window.
+/// A flow whose lock is held by a descheduled CPU. Sent immediately, a packet would overtake those of its
+/// flow in fq. On virtual CPUs each such case cost soft-RoCE two NAKs and a retransmitted window.
 #[test]
 fn contended_packet_leaves_after_queued() -> Result<()> {
     require!();

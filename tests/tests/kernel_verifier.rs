@@ -5,8 +5,8 @@ use dcqcn_loader::dataplane;
 use dcqcn_tests::prelude::*;
 use dcqcn_tests::vectors;
 
-/// Limit of a program. The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS). Linux 6.1 processes 2.6 times
-/// as many of ingress as 6.18, and half as many of egress.
+/// Limit of a program. The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS). Linux 6.1
+/// processes 2.6 times as many of ingress as 6.18, and half as many of egress.
 fn max_insns(program: &str) -> u32 {
     if program == "dcqcn_ingress" { 330_000 } else { 450_000 }
 }

@@ -229,8 +229,8 @@ fn probes_use_the_daemon_port() {
     assert!(agent["args"].as_array().unwrap().iter().any(|word| word == socket), "{agent}");
 }
 
-/// Documents of `helm template` or `kubectl kustomize` by kind and name, without the hash in the name of the fleet's variables;
-/// `None` if the program is not installed.
+/// Documents of `helm template` or `kubectl kustomize` by kind and name, without the hash in the name of the
+/// fleet's variables; `None` if the program is not installed.
 fn rendered(command: &mut Command) -> Option<BTreeMap<String, Value>> {
     let output = command.output().ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

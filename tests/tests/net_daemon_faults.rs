@@ -177,7 +177,8 @@ fn ports() -> Result<usize> {
     Ok(std::env::var("DCQCN_TEST_PORTS").map_or(Ok(12), |ports| ports.parse())?)
 }
 
-/// The file of a large host: by hand with tables of the default size (`DCQCN_TEST_FLOWS=65536`), otherwise with small ones.
+/// The file of a large host: by hand with tables of the default size (`DCQCN_TEST_FLOWS=65536`), otherwise
+/// with small ones.
 fn many_links() -> Result<String> {
     let flows: u32 = std::env::var("DCQCN_TEST_FLOWS").map_or(Ok(1_024), |flows| flows.parse())?;
     Ok(HOST.replace("flows = 1024", &format!("flows = {flows}")))
@@ -213,8 +214,9 @@ fn many_interfaces_served() -> Result<()> {
     ensure!(get(&pair.a, "127.0.0.1:9310", "/readyz")?.starts_with("HTTP/1.1 200"));
     let ready = began.elapsed();
     let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.collect::<Result<Vec<_>, _>>()?;
-    // Of each interface: the lock on its pins, PARAMS and ACTIVE; PAIRS and LEARNED if the kernel has RDMA. The HTB pacer
-    // would add RP, CUTS, and a copy that wakes its task. Some more are open while parts are checked.
+    // Of each interface: the lock on its pins, PARAMS and ACTIVE; PAIRS and LEARNED if the kernel has RDMA.
+    // The HTB pacer would add RP, CUTS, and a copy that wakes its task. Some more are open while parts are
+    // checked.
     let is_of_interface =
         |path: &Path| fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("bpf"));
     let of_interfaces = open.iter().filter(|entry| is_of_interface(&entry.path())).count();

@@ -1,6 +1,6 @@
-//! The OCI image, run by Debian's podman with the privileges and directories of the manifests, on a network namespace
-//! like the node's: the daemon manages interfaces, its file changes as a ConfigMap does, a fleet's rollout passes through it, and
-//! it takes over from a previous one.
+//! The OCI image, run by Debian's podman with the privileges and directories of the manifests, on a network
+//! namespace like the node's: the daemon manages interfaces, its file changes as a ConfigMap does, a fleet's
+//! rollout passes through it, and it takes over from a previous one.
 
 use std::os::unix::fs::symlink;
 
@@ -90,7 +90,8 @@ impl Node {
         Ok(())
     }
 
-    /// Starts the container of a manifest in a network namespace, as kubelet would: user, capabilities, directories, environment, arguments.
+    /// Starts the container of a manifest in a network namespace, as kubelet would: user, capabilities,
+    /// directories, environment, arguments.
     fn start(&mut self, file: &str, network: &str, more: &BTreeMap<&str, String>) -> Result<String> {
         let [manifest] =
             <[Value; 1]>::try_from(documents(&directory().join(file))?).ok().context(file.to_owned())?;

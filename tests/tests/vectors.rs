@@ -1,5 +1,5 @@
-//! The vectors of `tests/vectors/`: the files match the current scenarios, and the reference engine and the P4 program in
-//! the interpreter give the recorded results.
+//! The vectors of `tests/vectors/`: the files match the current scenarios, and the reference engine and the
+//! P4 program in the interpreter give the recorded results.
 
 use std::env;
 
@@ -33,7 +33,8 @@ fn p4_interpreter_agrees() {
     }
 }
 
-/// More flows than the table of the notification point has entries. Flows that were answered within the interval retain theirs.
+/// More flows than the table of the notification point has entries. Flows that were answered within the
+/// interval retain theirs.
 #[test]
 fn p4_answers_flow_once_per_interval() {
     const QPNS: std::ops::Range<u32> = 2..2_200;

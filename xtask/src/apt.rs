@@ -122,7 +122,8 @@ fn is_debian_like(os_release: &str) -> bool {
         .any(|id| id == "debian" || id == "ubuntu")
 }
 
-/// Reads `apt-cache policy`: a `name:` line, then indented ones, `Candidate: VERSION` or `Candidate: (none)` among them.
+/// Reads `apt-cache policy`: a `name:` line, then indented ones, `Candidate: VERSION` or `Candidate: (none)`
+/// among them.
 fn has_candidate(policy: &str, package: &str) -> bool {
     policy
         .lines()

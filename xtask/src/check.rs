@@ -116,8 +116,8 @@ const GLOSSARY: &str = "CONTRIBUTING.md";
 /// Terms, identifiers and deliberate misspellings in tests that codespell reports.
 const TERMS: &str = "bufer,ect,iif,inforce,inout,lod,ratatui,ser,swich,whats";
 
-/// Checks spelling, house words and Markdown of every text, and workflows by their schema, which check-jsonschema contains.
-/// The programs are in a Python environment below the target directory.
+/// Checks spelling, house words and Markdown of every text, and workflows by their schema, which
+/// check-jsonschema contains. The programs are in a Python environment below the target directory.
 fn prose(workspace: &Workspace) -> Result<()> {
     header("prose");
     let bin = packages::pypi(workspace, "prose", &PACKAGES)?;
@@ -159,7 +159,8 @@ fn complaints(linter: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&printed).into_owned())
 }
 
-/// Rejects public items of a library that are used only there: functions, constants and modules that no other crate names.
+/// Rejects public items of a library that are used only there: functions, constants and modules that no other
+/// crate names.
 ///
 /// It compares names only, so findings are certain but incomplete: a name used by another crate for something else
 /// counts as used. Types are exempt, as they may be returned by public functions without being named.

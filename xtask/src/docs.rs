@@ -1,5 +1,5 @@
-//! Documentation: pages generated from the code, the crate table and dependency graph of the architecture page from Cargo's
-//! metadata, and required elements of every page.
+//! Documentation: pages generated from the code, the crate table and dependency graph of the architecture
+//! page from Cargo's metadata, and required elements of every page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! Tables of measurements: all in target/measured, selected ones in docs/.
 //!
-//! A page of docs/ holds a pair of comments for every table that it selects, `<!-- NAME -->` and `<!-- /NAME -->`; the text
-//! between them is generated, the rest is written by people.
+//! A page of docs/ holds a pair of comments for every table that it selects, `<!-- NAME -->` and
+//! `<!-- /NAME -->`; the text between them is generated, the rest is written by people.
 
 use std::path::PathBuf;
 use std::process::Command;

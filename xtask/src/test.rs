@@ -155,8 +155,8 @@ fn download(workspace: &Workspace, rings: &[Ring]) -> PathBuf {
     programs
 }
 
-/// `cargo test` of a ring, with all of the workspace: other selections of packages select other features of shared crates,
-/// and compile these twice.
+/// `cargo test` of a ring, with all of the workspace: other selections of packages select other features of
+/// shared crates, and compile these twice.
 fn tests(workspace: &Workspace, ring: Ring, programs: &BTreeSet<String>, without_fleet: bool) -> Command {
     let mut command = workspace.cargo("test");
     command.args(["--no-fail-fast", "--workspace"]).envs(variables(workspace));
@@ -251,7 +251,8 @@ fn forward(from: impl Read, to: &mut impl Write, progress: &Mutex<Progress<'_>>)
     }
 }
 
-/// Until the sender of `ended` is dropped, kills what `cargo` (the process `pid`) runs whenever no line came for `limit`.
+/// Until the sender of `ended` is dropped, kills what `cargo` (the process `pid`) runs whenever no line came
+/// for `limit`.
 fn kill_silent(pid: u32, limit: Duration, ended: &mpsc::Receiver<()>, progress: &Mutex<Progress<'_>>) {
     loop {
         let quiet = progress.lock().unwrap_or_else(PoisonError::into_inner).at.elapsed();

@@ -85,7 +85,8 @@ impl RpHot {
 
     /// Current rate and target rate, in bit/s.
     ///
-    /// Read from the map, as in [`Set::selection`](super::Set::selection), so that the verifier does not explore each origin.
+    /// Read from the map, as in [`Set::selection`](super::Set::selection), so that the verifier does not
+    /// explore each origin.
     #[inline(always)]
     pub fn rates(&self) -> [u64; 2] {
         [reread(&self.machine.rate_bps), reread(&self.machine.target_bps)]

@@ -47,9 +47,9 @@ const ACQUIRED: u64 = 0;
 const CONTENDED: u64 = 1;
 const CHANGED: u64 = 2;
 
-/// Waits for a lock, as a BPF subprogram: the verifier walks every iteration of the loop, and does it once here instead of for
-/// each path that leads to a lock. A waiting CPU only reads, because a failed exchange would also take the cache line from the
-/// holder.
+/// Waits for a lock, as a BPF subprogram: the verifier walks every iteration of the loop, and does it once
+/// here instead of for each path that leads to a lock. A waiting CPU only reads, because a failed exchange
+/// would also take the cache line from the holder.
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
 extern "C" fn dcqcn_lock_wait(word: *mut u32, seen: u64) -> u64 {
@@ -105,8 +105,9 @@ pub(super) unsafe fn acquire(word: *mut u32, tries: u32) -> Option<u32> {
 #[inline(always)]
 unsafe fn exchange(word: *mut u32, old: u32, new: u32) -> u32 {
     use core::intrinsics::{AtomicOrdering, atomic_cxchg};
-    // SAFETY: required of the caller. Other CPUs change it concurrently: every access is atomic. Ordering: if it succeeds,
-    // a full barrier in every JIT compiler (arm64: `casal`, or a loop with `dmb ish`), which `EQUAL_READS` relies on.
+    // SAFETY: required of the caller. Other CPUs change it concurrently: every access is atomic. Ordering: if
+    // it succeeds, a full barrier in every JIT compiler (arm64: `casal`, or a loop with `dmb ish`), which
+    // `EQUAL_READS` relies on.
     unsafe { atomic_cxchg::<u32, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(word, old, new).0 }
 }
 
@@ -118,7 +119,8 @@ unsafe fn exchange(word: *mut u32, old: u32, new: u32) -> u32 {
 #[inline(always)]
 pub unsafe fn release(word: *mut u32, value: u32) {
     if cfg!(bpf_target_arch = "x86_64") {
-        // Assembly, so that the compiler completes all writes first. x86 lets a store overtake neither a store nor a load.
+        // Assembly, so that the compiler completes all writes first. x86 lets a store overtake neither a
+        // store nor a load.
         //
         // SAFETY: required of the caller.
         unsafe {

@@ -204,14 +204,15 @@ impl Shared {
         }
     }
 
-    /// Passes a packet of the flow in this way without lock and departure time; false, having changed nothing, if the flow
-    /// is not there, earlier packets may still wait, or the rate machine limits it. `now_ns` may lag behind the clock.
+    /// Passes a packet of the flow in this way without lock and departure time; false, having changed
+    /// nothing, if the flow is not there, earlier packets may still wait, or the rate machine limits it.
+    /// `now_ns` may lag behind the clock.
     ///
     /// `data` is what the packet is charged with: packets and bytes. A packet without data is never limited.
     ///
-    /// The rate does not increase here: the next CNP first applies the increases that are due. If two CPUs send packets
-    /// of one QP at once, one of them may not be counted; if the slot is reused at that instant, the new flow may be charged
-    /// with the packet.
+    /// The rate does not increase here: the next CNP first applies the increases that are due. If two CPUs
+    /// send packets of one QP at once, one of them may not be counted; if the slot is reused at that instant,
+    /// the new flow may be charged with the packet.
     #[inline(always)]
     #[must_use]
     pub(crate) fn pass_unpaced(
@@ -230,9 +231,10 @@ impl Shared {
             return false;
         }
         let Some((stream, packets, bytes)) = data else { return true };
-        // SAFETY: as in `flow`. Other CPUs may change the flow: each field is read and written atomically, and what is written
-        // is valid in any state of it. Ordering: none. No rate is written, so a cut on another CPU is not undone; the bytes counted
-        // before it may survive it, so that the byte counter expires early once.
+        // SAFETY: as in `flow`. Other CPUs may change the flow: each field is read and written atomically,
+        // and what is written is valid in any state of it. Ordering: none. No rate is written, so a cut on
+        // another CPU is not undone; the bytes counted before it may survive it, so that the byte counter
+        // expires early once.
         unsafe {
             let machine = &raw mut (*flow).machine;
             let mut seen = RateMachine { active: peek.active.into(), ..RateMachine::new(rp) };
@@ -279,8 +281,8 @@ impl Shared {
     pub(super) fn way_in_any_vlan(self, id: &FlowId) -> usize {
         let (mut found, mut flows) = (WAYS, 0);
         for way in 0..WAYS {
-            // SAFETY: as in `flow`. Ordering: none. A name that is copied while the slot is reused may be of neither flow; the
-            // caller locks the slot only with the fingerprint of the name it searches for.
+            // SAFETY: as in `flow`. Ordering: none. A name that is copied while the slot is reused may be of
+            // neither flow; the caller locks the slot only with the fingerprint of the name it searches for.
             let (of, is_there) =
                 unsafe { ((&raw const (*self.cold(way)).id).read_volatile(), self.fingerprint(way) != 0) };
             let has_same_name = of.src == id.src

@@ -212,8 +212,8 @@ impl NpSet {
     pub const EMPTY: Self =
         Self { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
 
-    /// State of the flow with hash `hash`, read without the set's lock: a hint, wrong if another flow has the same tag, and
-    /// while another CPU changes the set.
+    /// State of the flow with hash `hash`, read without the set's lock: a hint, wrong if another flow has the
+    /// same tag, and while another CPU changes the set.
     ///
     /// # Safety
     /// `set` points to a set that outlives the call.

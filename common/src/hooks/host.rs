@@ -214,8 +214,8 @@ pub trait Skb<'p>: Host<'p> {
     -> bool;
     /// Whether the packet ends with its correct ICRC ([`verify_in_blocks`](crate::wire::icrc::verify_in_blocks)).
     fn has_correct_icrc(&self, roce: &Roce) -> bool;
-    /// Cuts the packet to `len` bytes from its IP header on, and changes that by [`set_tos_and_len`]; false if the kernel
-    /// fails.
+    /// Cuts the packet to `len` bytes from its IP header on, and changes that by [`set_tos_and_len`]; false
+    /// if the kernel fails.
     fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool;
     /// Whether the packet is one of [`TcVerdict::EnqueueAgain`]. Queried once.
     fn take_enqueued_again(&mut self) -> bool;

@@ -125,8 +125,8 @@ const UNLIMITED: u64 = u64::MAX;
 
 /// Time without clones after one that the egress program did not see.
 ///
-/// Such a clone is the data packet with its sender's MAC address as source. A switch that learns it sends the traffic of
-/// that host to this port.
+/// Such a clone is the data packet with its sender's MAC address as source. A switch that learns it sends the
+/// traffic of that host to this port.
 const UNSEEN_NS: u64 = 1_000_000_000;
 
 /// Checks the CNP limiter and, if it admits the CNP, sends the clone that becomes it.
@@ -155,7 +155,8 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
                 if !is_marked {
                     return (false, 0, 0, 0);
                 }
-                // Every flow of the set was answered within this interval: a CNP without an entry would not be the only one.
+                // Every flow of the set was answered within this interval: a CNP without an entry would not
+                // be the only one.
                 let victim = &set.ways[set.selection().way];
                 if victim.is_live(now_ns, interval_ns) {
                     return (false, 0, 0, 0);
@@ -217,8 +218,8 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
         #[inline(always)]
         |set| {
             let flow = &mut set.ways[way % WAYS];
-            // Another CPU may have answered a later mark, or evicted the flow. A successor that was answered in the same
-            // nanosecond would get one CNP more.
+            // Another CPU may have answered a later mark, or evicted the flow. A successor that was answered
+            // in the same nanosecond would get one CNP more.
             if flow.last_cnp_ns == now_ns {
                 flow.restore_interval(last_cnp_ns);
             }
@@ -257,7 +258,8 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     // Of a frame without a tag yet, a VLAN device's `egress-qos-map` sets the PCP by this priority.
     s.set_priority(p.hot.cnp_802p_prio.into());
     set_class(s, p, class_of(p, p.hot.cnp_dscp.into()));
-    // Bridge or router forward it to the sender as if the receiver had sent it: with VLAN tag, next hop and VRF of that path.
+    // Bridge or router forward it to the sender as if the receiver had sent it: with VLAN tag, next hop and
+    // VRF of that path.
     if fast { TcVerdict::Receive } else { TcVerdict::EnqueueAgain }
 }
 
@@ -278,9 +280,10 @@ fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<
 
 /// Source MAC address of a CNP; `receiver` is the destination of the data.
 ///
-/// If the receiver is this host, its own address. Otherwise the data may be a copy that a switch floods: a switch or bridge
-/// that learns the receiver's address from the CNP would send its traffic to this port, so the port's address is used. A
-/// fast CNP is received on the port, where a bridge does not expect that address: its local bit is inverted.
+/// If the receiver is this host, its own address. Otherwise the data may be a copy that a switch floods: a
+/// switch or bridge that learns the receiver's address from the CNP would send its traffic to this port, so
+/// the port's address is used. A fast CNP is received on the port, where a bridge does not expect that
+/// address: its local bit is inverted.
 #[inline(always)]
 fn source_mac(p: &Params, receiver: MacAddr, fast: bool) -> MacAddr {
     if p.port.mac == [0; 6] || !fast && !p.hot.is_on(Switch::NpOtherHost) {

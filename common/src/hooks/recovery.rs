@@ -119,8 +119,8 @@ fn request_bytes<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<u32> {
     Some(roce.end.saturating_sub(end + headers + icrc::LEN) as u32)
 }
 
-/// Follows a packet to this host's RC queue pairs. Returns whether to drop it: it is trimmed and belongs to a known QP, whose
-/// sender gets a NAK or retransmits without one, or it is a stale ACK.
+/// Follows a packet to this host's RC queue pairs. Returns whether to drop it: it is trimmed and belongs to a
+/// known QP, whose sender gets a NAK or retransmits without one, or it is a stale ACK.
 #[inline(always)]
 pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let is_response = roce.class == Class::Acknowledge || roce.class == Class::ReadResponse;

@@ -12,8 +12,8 @@ use crate::wire::cnp::{self, Cnp};
 
 /// Handles a CNP for one of this host's QPs.
 ///
-/// A CNP may arrive on another interface than the one its data leaves on, so for an unknown flow the siblings are tried.
-/// The interface it arrived on counts it as unknown, the interface of its flow as handled.
+/// A CNP may arrive on another interface than the one its data leaves on, so for an unknown flow the siblings
+/// are tried. The interface it arrived on counts it as unknown, the interface of its flow as handled.
 #[inline(always)]
 pub(super) fn on_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_from_sibling: bool) -> TcVerdict {
     if !p.hot.is_on(Switch::Rp) {
@@ -301,8 +301,8 @@ fn beyond_horizon<'p, S: Skb<'p>>(
     TcVerdict::Pass
 }
 
-/// Passes a packet that nothing delays, without reading the clock: neither its flow's rate, if the wire is as fast as the
-/// line rate, nor earlier packets, nor a pause.
+/// Passes a packet that nothing delays, without reading the clock: neither its flow's rate, if the wire is as
+/// fast as the line rate, nor earlier packets, nor a pause.
 #[inline(always)]
 fn passes_unpaced<'p, S: Skb<'p>>(
     s: &mut S,

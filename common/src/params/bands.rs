@@ -97,7 +97,8 @@ pub const SCHEDULER_DWRR: u64 = 1;
 parameters! {
     /// How one queue of a port is served (SONiC: the `SCHEDULER` of a `QUEUE`).
     QueueConfig {
-        /// `strict`: served before all weighted queues, and before strict ones of lower numbers. `dwrr`: shares by weight.
+        /// `strict`: served before all weighted queues, and before strict ones of lower numbers. `dwrr`:
+        /// shares by weight.
         scheduler = SCHEDULER_DWRR, "scheduler", Unit::Choice(SCHEDULERS), 0, 1, "";
         /// Weight of a `dwrr` queue when sharing the bandwidth that strict queues leave.
         weight = 1, "weight", Unit::Count, 1, 100, "A larger share while other queues have a backlog.";

@@ -93,17 +93,21 @@ parameters! {
         fast_cnp = 0, "fast_cnp", Unit::Switch, 0, 1, "";
         /// Rate of the link; 0 = unknown, which disables everything that depends on it.
         link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
-        /// Bytes added to every frame on the wire; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a software shaper.
+        /// Bytes added to every frame on the wire; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a
+        /// software shaper.
         wire_overhead_bytes = 0, "wire_overhead", Unit::Bytes, 0, 64, "Small packets weigh more in queue depth and pacing.";
-        /// Queue depth used for marking: of a virtual queue, or of the real qdisc if `dcqcn run` has read it within 100 ms.
+        /// Queue depth used for marking: of a virtual queue, or of the real qdisc if `dcqcn run` has read it
+        /// within 100 ms.
         queue_source = QUEUE_SOURCE_VIRTUAL, "queue_source", Unit::Choice(QUEUE_SOURCES), 0, 1, "";
         /// Drop Not-ECT packets while the queue is above Kmax (as RFC 3168 requires) instead of passing them.
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
-        /// Send this host's own Not-ECT RoCE packets with data as ECT(0), for applications that cannot set the ECN bits.
+        /// Send this host's own Not-ECT RoCE packets with data as ECT(0), for applications that cannot set
+        /// the ECN bits.
         ect_enable = 0, "ect_enable", Unit::Switch, 0, 1, "";
         /// DSCP of this host's own RoCE packets except CNPs; 64 = as the application set it.
         roce_dscp = DSCP_UNCHANGED, "roce_dscp", Unit::Count, 0, DSCP_UNCHANGED, "";
-        /// Major number of a qdisc; skb->priority selects its class `queue + 1` for the traffic class. 0 leaves skb->priority unchanged.
+        /// Major number of a qdisc; skb->priority selects its class `queue + 1` for the traffic class. 0
+        /// leaves skb->priority unchanged.
         priority_major = 0, "priority_major", Unit::Count, 0, 0xffff, "";
         /// Qdisc with eight queues, selected by DSCP; packets without a DSCP use DSCP 0's.
         queues = QUEUES_NONE, "queues", Unit::Choice(QUEUES_KINDS), 0, 2, "";
@@ -111,18 +115,21 @@ parameters! {
         pfc_wd_detection_time_ns = 0, "pfc_wd_detection_time", Unit::Nanoseconds, 0, 5 * SECOND, "Fewer false alarms, longer effect of a storm.";
         /// Time without a pause after which a storm is over; 0 = twice `pfc_wd_detection_time`.
         pfc_wd_restoration_time_ns = 0, "pfc_wd_restoration_time", Unit::Nanoseconds, 0, 60 * SECOND, "";
-        /// Action in a storm: `forward` ignores pauses, `drop` drops paused packets (which ends soft-RoCE's QPs on Linux 6.12 and later).
+        /// Action in a storm: `forward` ignores pauses, `drop` drops paused packets (which ends soft-RoCE's
+        /// QPs on Linux 6.12 and later).
         pfc_wd_action = PFC_WD_FORWARD, "pfc_wd_action", Unit::Choice(PFC_WD_ACTIONS), 0, 1, "";
 
         /// Minimum time between two CNPs in the scope of `cnp_limit` (paper: tau, 50 us).
         min_time_between_cnps_ns = 50 * US, "min_time_between_cnps", Unit::Nanoseconds, 0, SECOND, "Fewer CNPs; senders react later.";
-        /// Marks within min_time_between_cnps of a CNP: answered at the end of that time (`both`, as in the paper), or ignored (`start`).
+        /// Marks within min_time_between_cnps of a CNP: answered at the end of that time (`both`, as in the
+        /// paper), or ignored (`start`).
         np_window = NP_WINDOW_BOTH, "np_window", Unit::Choice(NP_WINDOWS), 0, 1, "";
         /// Scope of a CNP interval.
         cnp_limit = CNP_LIMIT_QP, "cnp_limit", Unit::Choice(CNP_LIMITS), 0, 2, "";
         /// Maximum CNPs per second and interface, with a burst of a hundredth of that; 0 = no limit.
         cnp_rate = 1_000_000, "cnp_rate", Unit::Count, 0, 100_000_000, "Forged marked packets can trigger more CNPs.";
-        /// Also answer packets for other hosts, with their IP address. On by default below a bridge, macvlan or VLAN with its own MAC.
+        /// Also answer packets for other hosts, with their IP address. On by default below a bridge, macvlan
+        /// or VLAN with its own MAC.
         np_other_host = 0, "np_other_host", Unit::Switch, 0, 1, "";
         /// Also answer ECT packets while this host's CPUs do not keep up with received packets, as read by `dcqcn run`.
         np_host_congestion = 0, "np_host_congestion", Unit::Switch, 0, 1, "";
@@ -135,7 +142,8 @@ parameters! {
 
         /// DCQCN variant: `paper` cuts when a CNP arrives; `firmware` checks once per rate_reduce_monitor_period.
         rp_variant = RP_VARIANT_PAPER, "rp_variant", Unit::Choice(RP_VARIANTS), 0, 1, "";
-        /// Fractional bits of alpha: 10, an integer of 0 to 1023 rounded down at every step as in NVIDIA's firmware, or 31.
+        /// Fractional bits of alpha: 10, an integer of 0 to 1023 rounded down at every step as in NVIDIA's
+        /// firmware, or 31.
         alpha_bits = FINE_ALPHA_BITS, "alpha_bits", Unit::OneOf(ALPHA_BITS), COARSE_ALPHA_BITS, FINE_ALPHA_BITS, "";
         /// Period of the increase timer (paper: T, 55 us); 0 = off.
         rpg_time_reset_ns = 55 * US, "rpg_time_reset", Unit::Nanoseconds, 0, 10 * SECOND, "Slower recovery.";
@@ -155,11 +163,13 @@ parameters! {
         rpg_gd = 11, "rpg_gd", Unit::Count, 10, 15, "Gentler cuts.";
         /// Minimum percentage of the rate that remains after one cut.
         rpg_min_dec_fac = 1, "rpg_min_dec_fac", Unit::Count, 1, 100, "Gentler cuts; 100 turns them off.";
-        /// Minimum time between cuts. `firmware`: the CNPs of a period cause one cut. `paper`: earlier CNPs are ignored (0: as published).
+        /// Minimum time between cuts. `firmware`: the CNPs of a period cause one cut. `paper`: earlier CNPs
+        /// are ignored (0: as published).
         rate_reduce_monitor_period_ns = 40 * US, "rate_reduce_monitor_period", Unit::Nanoseconds, 0, SECOND, "A flood of CNPs, forged ones too, does less harm.";
         /// `firmware`: every cut first sets the target rate to the current rate, as `paper` always does.
         clamp_tgt_rate = 0, "clamp_tgt_rate", Unit::Switch, 0, 1, "";
-        /// `firmware`: a cut sets the target rate to the current rate if the increase timer has expired since the last cut.
+        /// `firmware`: a cut sets the target rate to the current rate if the increase timer has expired since
+        /// the last cut.
         clamp_tgt_rate_after_time_inc = 1, "clamp_tgt_rate_after_time_inc", Unit::Switch, 0, 1, "";
         /// `firmware`: rate of a flow at its first CNP instead of a cut; 0 = the first CNP cuts like any other.
         rate_to_set_on_first_cnp_bps = 0, "rate_to_set_on_first_cnp", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Gentler first reaction.";
@@ -174,26 +184,31 @@ parameters! {
         pacer = PACER_NONE, "pacer", Unit::Choice(PACERS), 0, 2, "";
         /// Maximum delay for which a packet is scheduled; keep it below fq's horizon (10 s).
         pacing_horizon_ns = 5 * SECOND, "pacing_horizon", Unit::Nanoseconds, MS, 9 * SECOND, "Rates are enforced for longer queues in the pacer.";
-        /// Drop packets beyond the horizon instead of sending them at it; a drop ends soft-RoCE's QPs (Linux 6.12 and later).
+        /// Drop packets beyond the horizon instead of sending them at it; a drop ends soft-RoCE's QPs (Linux
+        /// 6.12 and later).
         pacing_horizon_drop = 0, "pacing_horizon_drop", Unit::Switch, 0, 1, "";
         /// Delay that a flow may catch up on, so that late softirqs do not reduce its rate.
         pacing_credit_ns = 100 * US, "pacing_credit", Unit::Nanoseconds, 0, SECOND, "More exact rates, longer bursts.";
 
-        /// Make soft-RoCE retransmit after silence (`dcqcn run`). `on`: on Linux 6.1, 6.12, 7.3 (tested); `force`: on all.
+        /// Make soft-RoCE retransmit after silence (`dcqcn run`). `on`: on Linux 6.1, 6.12, 7.3 (tested);
+        /// `force`: on all.
         tail_loss_probe = TAIL_LOSS_PROBE_OFF, "tail_loss_probe", Unit::Choice(TAIL_LOSS_PROBES), 0, 2, "";
         /// Minimum silence before a probe; otherwise four round trips.
         tail_loss_probe_floor_ns = 20 * MS, "tail_loss_probe_floor", Unit::Nanoseconds, MS, SECOND, "Fewer needless retransmissions, later recovery.";
-        /// Probes without progress before soft-RoCE's own timer acts; each uses one `retry_cnt`. 0 = no limit (`retry_cnt` 7 only).
+        /// Probes without progress before soft-RoCE's own timer acts; each uses one `retry_cnt`. 0 = no limit
+        /// (`retry_cnt` 7 only).
         tail_loss_probe_limit = 1, "tail_loss_probe_limit", Unit::Count, 0, 7, "Recovery from several losses in a row.";
 
         /// Entries per second and kind in the event log (`dcqcn events`), with a burst of one second; 0 = none.
         event_rate = 100, "event_rate", Unit::Count, 0, 1_000, "Fewer omitted events, a shorter history.";
 
-        /// DSCP of data cut to its headers because `queue_limit` has no room (SONiC: SWITCH_TRIMMING `dscp_value`); 64 = off.
+        /// DSCP of data cut to its headers because `queue_limit` has no room (SONiC: SWITCH_TRIMMING
+        /// `dscp_value`); 64 = off.
         trim_dscp_value = TRIM_OFF, "trim_dscp_value", Unit::Count, 0, TRIM_OFF, "";
         /// Maximum share of the link that trimmed packets use; data beyond it passes untrimmed.
         trim_share_ppm = 250_000, "trim_share", Unit::PartsPerMillion, 1_000, 1_000_000, "More losses are reported, less room for data.";
-        /// Answer received trimmed data and drop it (`dcqcn run`): requests by a NAK, READ responses by a probe; it counts as CE-marked.
+        /// Answer received trimmed data and drop it (`dcqcn run`): requests by a NAK, READ responses by a
+        /// probe; it counts as CE-marked.
         trim_nak = 0, "trim_nak", Unit::Switch, 0, 1, "";
     }
 }

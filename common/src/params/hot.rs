@@ -76,7 +76,8 @@ pub struct Hot {
 }
 
 impl Hot {
-    /// The values of a valid `config`, whose ranges fit the types; `wire_bps` is the speed of the hardware, 0 = unknown.
+    /// The values of a valid `config`, whose ranges fit the types; `wire_bps` is the speed of the hardware,
+    /// 0 = unknown.
     pub(super) fn new(config: &Config, wire_bps: u64) -> Self {
         let s = &config.scalars;
         Self {

@@ -8,7 +8,8 @@ use crate::wire::pfc::QUANTUM_BITS;
 parameters! {
     /// PFC of one priority (SONiC: `pfc_enable` of a port, `MAP_PFC_PRIORITY_TO_QUEUE`).
     PfcConfig {
-        /// While the neighbour pauses the priority, pause the RoCE flows of its queue; needs `link_rate`, and fq as the pacer.
+        /// While the neighbour pauses the priority, pause the RoCE flows of its queue; needs `link_rate`, and
+        /// fq as the pacer.
         rx = 0, "rx", Unit::Switch, 0, 1, "";
         /// Queue of the priority.
         queue = 0, "queue", Unit::Count, 0, CLASSES as u64 - 1, "";
@@ -18,7 +19,8 @@ parameters! {
         xoff = 50_000, "xoff", Unit::Bytes, 0, 1_000_000_000, "Fewer pauses; needs more buffer.";
         /// Backlog at which XON is sent; at most `xoff` (SONiC: `xon`).
         xon = 20_000, "xon", Unit::Bytes, 0, 1_000_000_000, "Resumes sooner: less idle time, more pauses.";
-        /// Bytes that may still arrive from a port after XOFF (SONiC: `xoff`). All senders' `xoff` plus `headroom` must fit `queue_limit`.
+        /// Bytes that may still arrive from a port after XOFF (SONiC: `xoff`). All senders' `xoff` plus
+        /// `headroom` must fit `queue_limit`.
         headroom = 50_000, "headroom", Unit::Bytes, 0, 1_000_000_000, "";
     }
 }

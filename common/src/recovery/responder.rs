@@ -10,17 +10,18 @@
 //! named. The NAK names the first PSN that this host's own responder has not acknowledged, according to its packets at
 //! egress, so it acknowledges nothing that they have not acknowledged before.
 //!
-//! An earlier QP may have had the same numbers. A request for another QPN, or with a PSN before the acknowledged ones,
-//! therefore invalidates that PSN until the responder's next packet. It also expires after a second without such a packet.
+//! An earlier QP may have had the same numbers. A request for another QPN, or with a PSN before the
+//! acknowledged ones, therefore invalidates that PSN until the responder's next packet. It also expires after
+//! a second without such a packet.
 //!
 //! # Bound
 //!
 //! A NAK makes the sender retransmit what is outstanding. NAKs for trimmed packets follow the last NAK of the QP,
 //! whether the responder's or `dcqcn run`'s, by a round trip and `tail_loss_probe_floor` at least.
 //!
-//! Soft-RoCE ignores a NAK after a NAK until an ACK or a READ response ([`super`]), so it would wait for its timer if the
-//! retransmission is trimmed too. Where retries are unlimited, an RNR NAK follows instead: after four round trips without
-//! such a packet, doubled each time, for a second.
+//! Soft-RoCE ignores a NAK after a NAK until an ACK or a READ response ([`super`]), so it would wait for its
+//! timer if the retransmission is trimmed too. Where retries are unlimited, an RNR NAK follows instead: after
+//! four round trips without such a packet, doubled each time, for a second.
 
 use core::cell::Cell;
 

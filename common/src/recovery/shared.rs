@@ -1,7 +1,7 @@
 //! State of a requester as shared by programs on several CPUs.
 //!
-//! Egress and ingress follow a QP without a lock. Each field is read and written atomically, as few times as possible; fields
-//! are not consistent with each other ([`super`]).
+//! Egress and ingress follow a QP without a lock. Each field is read and written atomically, as few times as
+//! possible; fields are not consistent with each other ([`super`]).
 
 use core::cell::Cell;
 
@@ -140,14 +140,15 @@ impl<'a> SharedRequester<'a> {
         dcqcn_on_response(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
     }
 
-    /// [`Response::syndrome`] of a first READ response or atomic acknowledgement, if its ICRC is correct. Verified once by the
-    /// kernel.
+    /// [`Response::syndrome`] of a first READ response or atomic acknowledgement, if its ICRC is correct.
+    /// Verified once by the kernel.
     #[inline(always)]
     pub(crate) fn syndrome_if_correct(self, psn: u32) -> u32 {
         dcqcn_acknowledged_end(self.0.as_ptr(), psn.into()) as u32
     }
 
-    /// Whether to drop a response, as an ACK of requests that a READ response has acknowledged. Verified once by the kernel.
+    /// Whether to drop a response, as an ACK of requests that a READ response has acknowledged. Verified once
+    /// by the kernel.
     #[inline(always)]
     pub(crate) fn drops(self, packet: &Response, now_ns: u64) -> bool {
         dcqcn_drops(self.0.as_ptr(), packet.psn.into(), packet.syndrome.into(), now_ns) != 0
@@ -194,8 +195,8 @@ impl<'a> SharedRequester<'a> {
     pub fn on_request(self, packet: &Request, now_ns: u64) -> bool {
         let psn = packet.psn;
         let is_read = matches!(packet.opcode, Opcode::RC_RDMA_READ_REQUEST);
-        // Not ATOMIC WRITE and FLUSH, though a READ response answers them: soft-RoCE completes both by a later ACK or NAK, like a
-        // SEND (`check_psn` of rxe_comp.c, Linux 6.12).
+        // Not ATOMIC WRITE and FLUSH, though a READ response answers them: soft-RoCE completes both by a
+        // later ACK or NAK, like a SEND (`check_psn` of rxe_comp.c, Linux 6.12).
         let is_answered = is_read || matches!(packet.opcode, Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD);
         let (ahead, own_qpn) = (distance(get!(self.next), psn), get!(self.own_qpn));
         // A PSN half of all PSNs ahead compares as one before.
@@ -208,8 +209,8 @@ impl<'a> SharedRequester<'a> {
             let srtt_ns = get!(self.srtt_ns);
             self.start(psn);
             if !is_far && ahead < 0 {
-                // A retransmission behind an unanswered READ, or the first packet of another QP with the same numbers: in both,
-                // everything before it is acknowledged.
+                // A retransmission behind an unanswered READ, or the first packet of another QP with the same
+                // numbers: in both, everything before it is acknowledged.
                 set!(self.srtt_ns = srtt_ns);
                 if retrying != 0 && distance(read_next, psn) > 0 {
                     set!(self.read_next = read_next);
@@ -346,8 +347,8 @@ impl<'a> SharedRequester<'a> {
         set!(self.kinds = kinds);
     }
 
-    /// A packet far ahead of a missing READ response shows that the stack has received it: a READ that it retransmits just
-    /// before the response arrives may not be answered again.
+    /// A packet far ahead of a missing READ response shows that the stack has received it: a READ that it
+    /// retransmits just before the response arrives may not be answered again.
     #[inline(always)]
     fn pass_answered(self, psn: u32) {
         let read_next = get!(self.read_next);
@@ -421,8 +422,8 @@ impl<'a> SharedRequester<'a> {
         let known_mtu = get!(self.mtu);
         let is_doubtful = responses(read_bytes, if known_mtu == 0 { MAX_MTU } else { known_mtu }) != packets;
         if is_doubtful {
-            // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
-            // Others are within the READ, but not the first.
+            // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was
+            // sent unseen. Others are within the READ, but not the first.
             self.add_data(read_psn, psn);
         }
         set!(self.read_bytes = 0);
@@ -469,10 +470,11 @@ impl<'a> SharedRequester<'a> {
         has_gap
     }
 
-    /// First PSN that a first READ response or an atomic acknowledgement, if its ICRC is correct, leaves unacknowledged; `None` if it
-    /// would not advance that PSN.
+    /// First PSN that a first READ response or an atomic acknowledgement, if its ICRC is correct, leaves
+    /// unacknowledged; `None` if it would not advance that PSN.
     ///
-    /// It may be within a READ, so it is for stacks that take NAKs there. However stale these fields are, it is not after `psn`.
+    /// It may be within a READ, so it is for stacks that take NAKs there. However stale these fields are, it
+    /// is not after `psn`.
     #[inline(always)]
     fn acknowledged_end(self, psn: u32) -> Option<u32> {
         let data_end = get!(self.data_end);
@@ -530,8 +532,8 @@ impl<'a> SharedRequester<'a> {
         if get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0 {
             set!(self.acknowledged = end);
             if distance(get!(self.data_end), end) > 1 << 21 {
-                // During 2^23 PSNs of READs, the end of the last SEND would come to look like a later one. Not sooner: egress
-                // may be changing it.
+                // During 2^23 PSNs of READs, the end of the last SEND would come to look like a later one.
+                // Not sooner: egress may be changing it.
                 set!(self.data_end = end);
             }
             if distance(get!(self.answered), end) > UNSEEN as i32 {

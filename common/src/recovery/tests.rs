@@ -225,8 +225,8 @@ fn probe_names_first_packet_that_may_be_lost() {
         (&[(WRITE_ONLY, 10, 0), (READ, 11, 100)], 10),
         // Unseen packets count as sent.
         (&[(READ, 12, 100)], 10),
-        // The PSN after a READ of unknown length does not show that a packet between them was not sent unseen, nor which
-        // PSNs are within the READ.
+        // The PSN after a READ of unknown length does not show that a packet between them was not sent
+        // unseen, nor which PSNs are within the READ.
         (&[(READ, 10, MTU), (SEND, 12, 0)], 10),
     ] {
         let mut requester = acknowledged(9);
@@ -235,8 +235,8 @@ fn probe_names_first_packet_that_may_be_lost() {
     }
 }
 
-/// The READ may be the rest of another. That a smaller path MTU would explain the PSN after it does not make SENDs that were
-/// sent unseen a part of it.
+/// The READ may be the rest of another. That a smaller path MTU would explain the PSN after it does not make
+/// SENDs that were sent unseen a part of it.
 #[test]
 fn known_path_mtu_limits_read_that_may_be_a_rest() {
     let mut requester = after_requests([(WRITE_FIRST, 10, MTU), (WRITE_LAST, 11, 0)]);
@@ -741,9 +741,10 @@ impl Stack {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever is lost, trimmed, forged, late, reordered or unseen by the programs, and whenever probes and NAKs are sent: no SEND
-    /// completes that the responder has not accepted, no READ without all of its responses, no QP ends by a probe, none by an
-    /// ACK if the programs see all packets, and everything completes in the end. No NAK names a PSN beyond those accepted.
+    /// Whatever is lost, trimmed, forged, late, reordered or unseen by the programs, and whenever probes and
+    /// NAKs are sent: no SEND completes that the responder has not accepted, no READ without all of its
+    /// responses, no QP ends by a probe, none by an ACK if the programs see all packets, and everything
+    /// completes in the end. No NAK names a PSN beyond those accepted.
     #[test]
     fn only_accepted_messages_complete(
         start in any::<u32>(),

@@ -125,9 +125,9 @@ pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRe
 
 /// Sets the UDP checksum of a CNP over IPv4 that replaces a packet with the UDP header `replaced`.
 ///
-/// Linux leaves the checksum of some packets to the NIC (CHECKSUM_PARTIAL): until the packet leaves, the field has the sum
-/// of the pseudo header (RFC 768) only. Such a packet stays partial as a CNP; others get the checksum 0. A complete
-/// checksum is mistaken for a partial one in one packet of 65,536.
+/// Linux leaves the checksum of some packets to the NIC (CHECKSUM_PARTIAL): until the packet leaves, the
+/// field has the sum of the pseudo header (RFC 768) only. Such a packet stays partial as a CNP; others get
+/// the checksum 0. A complete checksum is mistaken for a partial one in one packet of 65,536.
 #[inline(always)]
 pub(crate) fn set_checksum_v4(packet: &mut [u8; V4_LEN], replaced: &UdpRepr) {
     let mut addresses = 0;

@@ -254,8 +254,8 @@ static V6_BLOCK: [u32; BLOCK] = first_block(&V6_MASK);
 
 /// [`verify`] for BPF programs, whose stack is too small for a packet.
 ///
-/// `packet` starts with its IP header, has no IP options, and is `len` bytes long. False if it is longer than a packet of
-/// the largest path MTU.
+/// `packet` starts with its IP header, has no IP options, and is `len` bytes long. False if it is longer than
+/// a packet of the largest path MTU.
 #[inline(always)]
 pub fn verify_in_blocks<P: Read + ?Sized>(packet: &P, v6: bool, len: usize) -> bool {
     let (head, mask) = if v6 { (V6_HEAD_LEN, &V6_BLOCK) } else { (V4_HEAD_LEN, &V4_BLOCK) };

@@ -1,8 +1,8 @@
 //! Single loads of two- and four-byte fields, for those read of every packet.
 //!
-//! Headers are byte arrays of alignment 1, so the compiler for BPF reads them byte by byte, as not every machine supports
-//! unaligned loads. x86_64 and arm64 do. The verifier allows them in packets and maps, but not on the stack, so a header
-//! must not be copied before it is read.
+//! Headers are byte arrays of alignment 1, so the compiler for BPF reads them byte by byte, as not every
+//! machine supports unaligned loads. x86_64 and arm64 do. The verifier allows them in packets and maps, but
+//! not on the stack, so a header must not be copied before it is read.
 
 #[cfg(target_arch = "bpf")]
 macro_rules! load {

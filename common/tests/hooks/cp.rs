@@ -318,8 +318,8 @@ fn refused_trim_does_not_fill_virtual_queue() {
     }
 }
 
-/// Four times the link's rate for a second, in packets of 256 bytes: trimmed packets use at most their share, and every CNP
-/// passes.
+/// Four times the link's rate for a second, in packets of 256 bytes: trimmed packets use at most their share,
+/// and every CNP passes.
 #[test]
 fn overload_trims_within_share() {
     let p = trimming(|s| {

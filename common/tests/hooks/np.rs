@@ -210,8 +210,8 @@ fn group_and_other_host_not_answered() {
     assert_eq!(host.counted_once(), [Stat::RoceData]);
 }
 
-/// Within the interval no CNP can follow, so neither routing table nor lock is needed; the next CNP looks again, because the
-/// address may have moved.
+/// Within the interval no CNP can follow, so neither routing table nor lock is needed; the next CNP looks
+/// again, because the address may have moved.
 #[test]
 fn routing_table_read_once_per_cnp() {
     let (p, mut host) = (params(|_| {}), MockHost::new());

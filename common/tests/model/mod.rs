@@ -4,7 +4,8 @@
 //! Both variants: the paper's (SIGCOMM'15, §3.1 and §5), and that of NVIDIA's parameters, as in HPCC's simulator and
 //! isekai.
 //!
-//! At one instant the alpha timer goes first, then the decrease check, the increase timer, the byte counter and the CNP.
+//! At one instant the alpha timer goes first, then the decrease check, the increase timer, the byte counter
+//! and the CNP.
 
 use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, RP_VARIANT_FIRMWARE};
 

@@ -71,7 +71,8 @@ impl PacketTrace {
     #[inline(always)]
     pub fn begin<F: Frame>(hook: Hook, frame: &mut F) -> Option<Self> {
         let record = TRACE_SAMPLE.get_ptr_mut(hook as u32)?;
-        // SAFETY: this CPU's value of a per-CPU map; hooks of one kind interrupt each other on a CPU only while `is_busy`.
+        // SAFETY: this CPU's value of a per-CPU map; hooks of one kind interrupt each other on a CPU only
+        // while `is_busy`.
         let packet = unsafe { &mut *record };
         if !is_sampled(packet) {
             return None;

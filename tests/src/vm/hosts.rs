@@ -28,8 +28,8 @@ const CAPTURE: &str = "/share/peer/capture.pcap";
 const ALLOWANCE: Duration = Duration::from_secs(60);
 const FIRST_PORT: u16 = 18_500;
 
-/// Once per boot. The first and the last program of a hook make the kernel patch its own code, which can crash an emulated
-/// CPU that is running it, so one interface stays attached.
+/// Once per boot. The first and the last program of a hook make the kernel patch its own code, which can
+/// crash an emulated CPU that is running it, so one interface stays attached.
 const PREPARE: &str = "
 for module in rdma_rxe ib_uverbs rdma_ucm sch_fq; do modprobe $module; done
 for scope in all default eth0; do echo 0 > /proc/sys/net/ipv4/conf/$scope/rp_filter; done
@@ -77,8 +77,8 @@ pod_above() {
 #[derive(Clone, Copy, Debug)]
 pub struct Topology {
     /// Script for both guests that creates the interfaces; `$N` is the guest's number, `$M` the other's, and
-    /// `bridge_above IFACE` makes an interface a port of the bridge `top0`; `pod_above IFACE` also moves `pod0`, the far
-    /// end of `low0`, to the network namespace `pod`, and `low0` to that bridge.
+    /// `bridge_above IFACE` makes an interface a port of the bridge `top0`; `pod_above IFACE` also moves
+    /// `pod0`, the far end of `low0`, to the network namespace `pod`, and `low0` to that bridge.
     pub script: &'static str,
     /// Interface with the address and the RDMA device.
     pub rdma: &'static str,

@@ -1,5 +1,5 @@
-//! Several guests: the first runs a scenario, the others run the commands that the first writes into the shared directory.
-//! The machine executes some requests too (`tests/vm/src/requests.rs`).
+//! Several guests: the first runs a scenario, the others run the commands that the first writes into the
+//! shared directory. The machine executes some requests too (`tests/vm/src/requests.rs`).
 
 use crate::retry;
 use crate::vm::prelude::*;

@@ -86,8 +86,8 @@ impl Flow {
         payload as f64 / (payload + packets * headers + extension) as f64
     }
 
-    /// perftest busy-polls its completion queue, so its priority must be below the kernel's threads; unbuffered output is
-    /// needed to read its QPNs in time.
+    /// perftest busy-polls its completion queue, so its priority must be below the kernel's threads;
+    /// unbuffered output is needed to read its QPNs in time.
     pub fn line(&self, device: &str, gid_index: u32) -> String {
         format!(
             "stdbuf -oL {} -d {} -x {} -p {} -D {} -f {} -s {} -t {} -Q {COMPLETION_EVERY} -u {QP_TIMEOUT} --tclass={} -F \

@@ -530,7 +530,8 @@ fn engines_agree_on_requesters() {
         psn += draw(3);
         let opcode = Opcode(0x0d + draw(6) as u8);
         let heard = psn.wrapping_sub(draw(4)) & 0xff_ffff;
-        // READ responses of any length that fits a test run. Their ICRC is verified if data before them is not acknowledged.
+        // READ responses of any length that fits a test run. Their ICRC is verified if data before them is
+        // not acknowledged.
         let payload = if opcode == Opcode::RC_ACKNOWLEDGE { 0 } else { 4 * draw(470) as usize };
         let back =
             Roce { src: 2, dst: 1, opcode, dest_qpn: qpn + 0x100, psn: heard, payload, ..sent.clone() };

@@ -25,7 +25,8 @@ fn interface_name_with_dots() -> Result<()> {
     lab.ok("detach v.2.3").map(drop)
 }
 
-/// A namespace that is recreated under the same name gets the previous inode number, and its interfaces the previous indexes.
+/// A namespace that is recreated under the same name gets the previous inode number, and its interfaces the
+/// previous indexes.
 #[test]
 fn recreated_namespace_with_same_names() -> Result<()> {
     require!();
@@ -85,7 +86,8 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
     Ok(())
 }
 
-/// As in a pod on Linux before 6.6 that shares the node's journals: the processes of other namespaces are not visible in it.
+/// As in a pod on Linux before 6.6 that shares the node's journals: the processes of other namespaces are not
+/// visible in it.
 #[test]
 fn gc_in_a_container_frees_no_other_netns() -> Result<()> {
     let lab = new_lab!();

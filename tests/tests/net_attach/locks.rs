@@ -58,8 +58,8 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
     let refused = to.expect_error(1, &attach(FLOWS))?;
     assert_contains(&refused, &format!("process {}", std::process::id()));
     assert!(!to.host.journal("a0")?.exists(), "no step was taken");
-    // Temporarily: the command waits before the lock is released, and does not hold that of its own namespace, for which a
-    // command in the other one may wait.
+    // Temporarily: the command waits before the lock is released, and does not hold that of its own
+    // namespace, for which a command in the other one may wait.
     thread::scope(|scope| -> Result<()> {
         let attached = scope.spawn(|| to.ok(&attach(FLOWS)));
         let own = to.host.journals()?.join("lock");

@@ -77,7 +77,8 @@ fn shaper_rate_change_followed() -> Result<()> {
     // A given value stays.
     lab.ok("detach a0")?;
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=100mbit")?;
-    // The speed of the hardware, which is unknown here, does not: the recorded one may be that of an earlier negotiation.
+    // The speed of the hardware, which is unknown here, does not: the recorded one may be that of an earlier
+    // negotiation.
     let mut maps = lab.host.attachment("b0")?.maps;
     let params = maps.params()?;
     let port = Port { speed_bps: 25_000_000_000, wire_bps: 25_000_000_000, ..params.port };

@@ -8,8 +8,8 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 const FILTERS: u32 = 8_000;
 /// The kernel's default of `net.core.netdev_max_backlog`, at half of which the host counts as congested.
 const MAX_BACKLOG: &str = "1000";
-/// Their send buffers bound the backlog to 800 to 1,200 packets, of 700 to 1,000 bytes with the kernel's overhead, which
-/// varies: more than half of the maximum. Drops beyond the maximum count as congestion too.
+/// Their send buffers bound the backlog to 800 to 1,200 packets, of 700 to 1,000 bytes with the kernel's
+/// overhead, which varies: more than half of the maximum. Drops beyond the maximum count as congestion too.
 const SENDERS: usize = 4;
 const SEND_BUFFER_BYTES: usize = 100_000;
 

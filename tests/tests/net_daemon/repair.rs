@@ -15,8 +15,8 @@ use super::traffic::{flow_cut, wait_for_class};
 const METRICS: &str = "[metrics]\nlisten = '127.0.0.1:9310'\n";
 /// Of the environment of a daemon that checks every second, and delays repairs by 1 s and 2 s.
 const FAST: (&str, &str) = ("DCQCN_TEST_SPEEDUP", "10");
-/// For a daemon with the normal periods: the third repair is delayed by 20 s, to the next check after that. Some of it is
-/// for the verifier on a busy machine.
+/// For a daemon with the normal periods: the third repair is delayed by 20 s, to the next check after that.
+/// Some of it is for the verifier on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A daemon with [`FAST`] that has attached to `a0`.
@@ -276,7 +276,8 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
     daemon.end()
 }
 
-/// The classes of its flows too, at their rates. No task restarts, so that PFC, the watchdog and the probe keep their state.
+/// The classes of its flows too, at their rates. No task restarts, so that PFC, the watchdog and the probe
+/// keep their state.
 #[test]
 fn qdisc_restored_if_requested() -> Result<()> {
     let pair = new_pair!("htb");

@@ -238,8 +238,8 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
     daemon.wait_for_log(&["parameters changed", "link_rate: 1gbit -> 2gbit", "\"iface\":\"a1\""])?;
     both(2_000_000_000)?;
 
-    // Each is rejected with its reason, without changes: not a regular file; a change that one of two interfaces does not
-    // support; a failure while attaching a third interface.
+    // Each is rejected with its reason, without changes: not a regular file; a change that one of two
+    // interfaces does not support; a failure while attaching a third interface.
     let inline = "[[interface]]\nname = 'c0'\npacer = 'none'\ninline = 'nosuch'\n";
     let mut elsewhere = format!("[[interface]]\nname = 'a1'\nflows = 2048\n{HOST}").replace("1gbit", "3gbit");
     for (file, reason) in [

@@ -68,8 +68,8 @@ impl Stream {
     }
 }
 
-/// Runs `work` while the stream flows from host 1 to host 2, passes each arriving frame and its number to `inspect`, and panics
-/// unless all arrive in order.
+/// Runs `work` while the stream flows from host 1 to host 2, passes each arriving frame and its number to
+/// `inspect`, and panics unless all arrive in order.
 fn under_traffic(
     pair: &Pair,
     inspect: impl FnMut(u32, &[u8]) + Send,
@@ -181,8 +181,8 @@ fn put(key: Key, config: &mut Config, value: u64) {
     }
 }
 
-/// Marking is turned on and off: the new parameters apply to every frame that starts after the call of a change, the old
-/// ones to none.
+/// Marking is turned on and off: the new parameters apply to every frame that starts after the call of a
+/// change, the old ones to none.
 #[test]
 fn change_effective_on_return() -> Result<()> {
     // Fewer than there are slots: no thread waits.

@@ -102,8 +102,8 @@ fn tag_passes(bump: &InlineFixture) -> Result<()> {
     Ok(())
 }
 
-/// A veth passes a tag in metadata. By default attach chooses the XDP mode that preserves it; in driver mode it disables
-/// the offloads it can, reports the others, and restores them.
+/// A veth passes a tag in metadata. By default attach chooses the XDP mode that preserves it; in driver mode
+/// it disables the offloads it can, reports the others, and restores them.
 #[test]
 fn stripped_vlan_tags_survive() -> Result<()> {
     require!();

@@ -102,7 +102,8 @@ fn one_rollout_at_a_time() -> Result<()> {
     fixture.wait_for_daemons("each host uses its own file", |_, daemon| daemon.name().is_none()).map(drop)
 }
 
-/// Two operators apply the same file in the same millisecond: their versions are equal, and one of them begins a rollout.
+/// Two operators apply the same file in the same millisecond: their versions are equal, and one of them
+/// begins a rollout.
 #[test]
 fn simultaneous_applies_begin_one_rollout() -> Result<()> {
     const NAME: &str = "simultaneous_applies_begin_one_rollout";

@@ -211,8 +211,8 @@ fn mark_share_matches_wred() {
     assert!(deviations.abs() < 5.0, "{marked} marked, {expected} expected");
 }
 
-/// A host's packets leave no sooner than its rate allows, in order; beyond the horizon they leave at the horizon, or are dropped
-/// where that is requested, and are counted.
+/// A host's packets leave no sooner than its rate allows, in order; beyond the horizon they leave at the
+/// horizon, or are dropped where that is requested, and are counted.
 #[test]
 fn packets_wait_for_their_departure() {
     for horizon_drop in [false, true] {

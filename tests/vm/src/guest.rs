@@ -210,8 +210,8 @@ impl Booted<'_> {
         self.watched(scenario.limit(), &title, &machine)
     }
 
-    /// Runs situations in two guests with a bottleneck between them; the second has the kernel of `peer`. If `has_middle`,
-    /// a situation may request a third guest, with the kernel of the first one.
+    /// Runs situations in two guests with a bottleneck between them; the second has the kernel of `peer`. If
+    /// `has_middle`, a situation may request a third guest, with the kernel of the first one.
     pub(super) fn run_situations(
         &self,
         title: &str,

@@ -115,8 +115,8 @@ impl Machine<'_> {
     }
 }
 
-/// Frequency of this machine's time-stamp counter, which emulated guests read. On a busy machine their kernels measure it
-/// wrong by a multiple, as all their clocks then are.
+/// Frequency of this machine's time-stamp counter, which emulated guests read. On a busy machine their
+/// kernels measure it wrong by a multiple, as all their clocks then are.
 #[cfg(target_arch = "x86_64")]
 fn tsc_khz() -> u128 {
     // Without a pause of this process between clock and counter.

@@ -55,7 +55,8 @@ enum Verb {
     List,
     /// Write earlier results to docs/measured/soft-roce.md, without running a scenario.
     Report,
-    /// Run situations of two guests with NICs and a bottleneck between them, in a pairwise matrix of NICs, kernels and situations.
+    /// Run situations of two guests with NICs and a bottleneck between them, in a pairwise matrix of NICs,
+    /// kernels and situations.
     Matrix(matrix::Args),
     /// Open a shell in the guest, with `dcqcn` and perftest; `exit` ends it, Ctrl-A X stops QEMU.
     Shell {

@@ -1,7 +1,7 @@
 //! `cargo xtask vm matrix`: situations of two guests, for pairs of NIC model, kernels and situation.
 //!
-//! All situations of a NIC and a pair of kernels run in one boot. Without `--full`, each situation runs on every NIC and
-//! with every pair of kernels at least once, not in every combination.
+//! All situations of a NIC and a pair of kernels run in one boot. Without `--full`, each situation runs on
+//! every NIC and with every pair of kernels at least once, not in every combination.
 
 pub(super) mod table;
 

@@ -47,8 +47,8 @@ fn measurements(run: &Finished) -> Option<(String, String)> {
     Some((text, format!("\n{}", page::table("checked | measured | wanted", &rows.collect::<Vec<_>>()))))
 }
 
-/// A row for every scenario, a column for every kernel. Entries of the table `before` stay if there is no newer result for
-/// that kernel: this machine need not have run everything.
+/// A row for every scenario, a column for every kernel. Entries of the table `before` stay if there is no
+/// newer result for that kernel: this machine need not have run everything.
 fn kernels(finished: &[Finished], before: &str) -> String {
     let known: Vec<Vec<&str>> = before.lines().map(cells).collect();
     let releases = known.first().map(|heading| heading.get(1..).unwrap_or_default()).unwrap_or_default();

@@ -207,8 +207,8 @@ type Pauses = (Duration, Duration);
 
 /// Backoff after a transient error: a lock is held, or an unconfirmed trial is pending.
 const BUSY: Pauses = (Duration::from_secs(1), Duration::from_secs(30));
-/// Backoff after a rejection. A rejection may be temporary too (full disk, bounds in the host's own file), but every attempt is
-/// logged on the host. The default `patience` of 60 s allows two retries.
+/// Backoff after a rejection. A rejection may be temporary too (full disk, bounds in the host's own file),
+/// but every attempt is logged on the host. The default `patience` of 60 s allows two retries.
 const REFUSED: Pauses = (Duration::from_secs(10), Duration::from_secs(300));
 
 #[derive(Debug)]

@@ -167,8 +167,8 @@ impl Cli {
     }
 }
 
-/// Runs a service until SIGINT or SIGTERM, which process 1 of a container otherwise ignores, or until its certificates were
-/// replaced.
+/// Runs a service until SIGINT or SIGTERM, which process 1 of a container otherwise ignores, or until its
+/// certificates were replaced.
 async fn service(reach: &EtcdOptions, run: impl Future<Output = Result<()>>) -> Result<()> {
     tokio::select! {
         ended = run => ended,

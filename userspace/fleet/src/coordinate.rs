@@ -1,7 +1,7 @@
 //! The coordinator: executes rollouts.
 //!
-//! Any number of coordinators may run concurrently. Every step is a compare-and-swap in etcd: one coordinator performs it, and
-//! the others continue from the new state.
+//! Any number of coordinators may run concurrently. Every step is a compare-and-swap in etcd: one coordinator
+//! performs it, and the others continue from the new state.
 
 mod metrics;
 
@@ -36,8 +36,8 @@ struct Work {
 }
 
 impl Work {
-    /// Advances the rollout, and writes it to etcd if it changed. Returns `false` if another coordinator wrote in the meantime;
-    /// then, and after an error, the state must be read again.
+    /// Advances the rollout, and writes it to etcd if it changed. Returns `false` if another coordinator
+    /// wrote in the meantime; then, and after an error, the state must be read again.
     async fn step(
         &mut self,
         store: &mut Store,
@@ -100,8 +100,8 @@ impl<'a> Coordinator<'a> {
         }
     }
 
-    /// Unregisters this coordinator, also after [`Self::run`] was dropped. If etcd does not respond, the registration expires
-    /// with its lease.
+    /// Unregisters this coordinator, also after [`Self::run`] was dropped. If etcd does not respond, the
+    /// registration expires with its lease.
     pub(crate) async fn unregister(&self) {
         let lease = self.lease.swap(0, Ordering::Relaxed);
         if lease != 0 {

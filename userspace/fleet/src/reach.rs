@@ -1,5 +1,5 @@
-//! Addresses of etcd, and TLS certificates for it. They are checked before their use: errors of a TLS connection do not name
-//! the file.
+//! Addresses of etcd, and TLS certificates for it. They are checked before their use: errors of a TLS
+//! connection do not name the file.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -99,8 +99,8 @@ impl EtcdOptions {
         Ok(Store::new(client, self.prefix.trim_end_matches('/').to_owned(), address))
     }
 
-    /// Waits until certificates or key were replaced, and returns an error: a client cannot exchange them, so the service
-    /// manager must restart the command.
+    /// Waits until certificates or key were replaced, and returns an error: a client cannot exchange them, so
+    /// the service manager must restart the command.
     pub(crate) async fn replaced(&self) -> Result<()> {
         let read = || -> Option<Vec<_>> {
             let certificates = [&self.etcd_ca, &self.etcd_cert].into_iter().flatten();
@@ -166,7 +166,8 @@ fn certificates(pem: &[u8]) -> impl Iterator<Item = CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem).filter_map(Result::ok)
 }
 
-/// The period of validity is checked first. The unknown issuer is not an error: it is checked by etcd, with its own file.
+/// The period of validity is checked first. The unknown issuer is not an error: it is checked by etcd, with
+/// its own file.
 fn validity(certificate: &CertificateDer<'_>) -> Result<(), CertificateError> {
     let certificate = EndEntityCert::try_from(certificate)?;
     let usage = KeyUsage::client_auth();

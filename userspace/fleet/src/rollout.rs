@@ -1,7 +1,9 @@
-//! A rollout as a pure state machine: `(state, event) -> (state, effects)`. It does not block, read a clock or access etcd.
+//! A rollout as a pure state machine: `(state, event) -> (state, effects)`. It does not block, read a clock
+//! or access etcd.
 //!
-//! Elapsed time is an argument and accumulates in [`Rollout::clock_ms`]. It includes only time in which a coordinator ran, and
-//! at most [`MOST_ELAPSED_MS`] per event, so an etcd outage, a stopped coordinator or a clock jump does not shorten the soak.
+//! Elapsed time is an argument and accumulates in [`Rollout::clock_ms`]. It includes only time in which a
+//! coordinator ran, and at most [`MOST_ELAPSED_MS`] per event, so an etcd outage, a stopped coordinator or a
+//! clock jump does not shorten the soak.
 
 mod gate;
 mod plan;
@@ -285,8 +287,8 @@ impl Rollout {
         }
     }
 
-    /// Updates the states of the steps from the reports. The error is the reason to roll back: a rejection, a new complaint,
-    /// or too many lost hosts.
+    /// Updates the states of the steps from the reports. The error is the reason to roll back: a rejection, a
+    /// new complaint, or too many lost hosts.
     fn update_steps(&mut self, forward: &Forward, hosts: &Hosts) -> Result<(), String> {
         let (clock_ms, patience_ms, version) = (self.clock_ms, self.policy.patience_ms, self.version);
         let stuck_ms = patience_ms.max(STUCK_MS.0 + STUCK_MS.1 * self.steps.len() as u64);
@@ -363,7 +365,8 @@ impl Rollout {
         ))
     }
 
-    /// Orders hosts of the wave to change while at most `max_unavailable` are changing or silent. Returns the number of orders.
+    /// Orders hosts of the wave to change while at most `max_unavailable` are changing or silent. Returns the
+    /// number of orders.
     fn change(
         &mut self,
         forward: &mut Forward,
@@ -425,7 +428,8 @@ impl Rollout {
                     effects.push(Effect::Send { host: step.host.clone(), target: step.former.clone() });
                 }
             }
-            // Do not wait for a host that rejects its rollback: its agent retries, and later waves must not keep a bad version.
+            // Do not wait for a host that rejects its rollback: its agent retries, and later waves must not
+            // keep a bad version.
             let is_left = |step: &Step| step.state.is_left() && refusal(step, hosts).is_none();
             if self.steps.iter().any(|step| step.wave == wave && is_left(step)) {
                 return;

@@ -1,7 +1,7 @@
 //! Web page of this host, read from its daemon's socket, and optionally of the fleet, read from etcd.
 //!
-//! Metrics are sampled once for all clients and stored for ten minutes. The page and its chart library are embedded in the
-//! binary; the page loads nothing from other servers.
+//! Metrics are sampled once for all clients and stored for ten minutes. The page and its chart library are
+//! embedded in the binary; the page loads nothing from other servers.
 
 mod answers;
 mod board;

@@ -1,4 +1,5 @@
-//! False alarms and misses of the gate in simulated rollouts. `cargo xtask fleet --gate` runs the documented number of them.
+//! False alarms and misses of the gate in simulated rollouts. `cargo xtask fleet --gate` runs the documented
+//! number of them.
 //!
 //! A fleet has 24 hosts. Their traffic, in data packets per second:
 //!
@@ -7,9 +8,9 @@
 //! - quiet (25 %): 30, Poisson
 //! - idle (15 %): none
 //!
-//! 0.2 % of packets are marked, times a factor of 0.2 to 3 that changes every second. A host drops 1 to 20 packets at once
-//! every 100 s on average, and retransmits 1 to 8 every 60 s. During a rollout the job of one host in 50 ends, and its QPs are
-//! removed. The last rows, fleets with only bursty hosts, are not asserted.
+//! 0.2 % of packets are marked, times a factor of 0.2 to 3 that changes every second. A host drops 1 to 20
+//! packets at once every 100 s on average, and retransmits 1 to 8 every 60 s. During a rollout the job of one
+//! host in 50 ends, and its QPs are removed. The last rows, fleets with only bursty hosts, are not asserted.
 
 use std::env;
 

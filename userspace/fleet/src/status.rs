@@ -1,4 +1,5 @@
-//! Output of `dcqcn-fleet status`: the rollout and all hosts; and of `dcqcn-fleet history`: all versions with their outcomes.
+//! Output of `dcqcn-fleet status`: the rollout and all hosts; and of `dcqcn-fleet history`: all versions with
+//! their outcomes.
 
 use dcqcn_support::render::Table;
 

@@ -178,8 +178,8 @@ impl Store {
         let is_new = Compare::version(self.version_key(version.version), CompareOp::Equal, 0);
         let is_whole = Compare::mod_revision(self.key("swept"), CompareOp::Equal, swept);
         let txn = Txn::new().when([self.unchanged(seen), is_new, is_whole]).and_then(puts);
-        // A retry after a lost response fails the comparison, but finds its own rollout. Another operator's version may be
-        // equal to this one, in all fields.
+        // A retry after a lost response fails the comparison, but finds its own rollout. Another operator's
+        // version may be equal to this one, in all fields.
         let has_started = self.txn(txn).await?.succeeded() || self.is_current(&rollout.id).await?;
         let cleaned = match has_started {
             true => self.delete_other_steps(&rollout.id).await,
@@ -210,10 +210,11 @@ impl Store {
         self.txn(Txn::new().and_then(operations)).await.map(drop)
     }
 
-    /// Writes the next state of a rollout and its orders. Returns the new revision, or `None` if it changed since `seen`.
+    /// Writes the next state of a rollout and its orders. Returns the new revision, or `None` if it changed
+    /// since `seen`.
     ///
-    /// The rollout, the orders and their steps are written in one transaction. Other changed steps are written before it: they
-    /// are observations, and valid even if the transaction fails.
+    /// The rollout, the orders and their steps are written in one transaction. Other changed steps are
+    /// written before it: they are observations, and valid even if the transaction fails.
     pub(crate) async fn write_state(
         &mut self,
         rollout: &Rollout,
@@ -333,8 +334,8 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes versions and their outcomes, unless a rollout began since revision `seen`. Each begins with a new version;
-    /// the rollout's own record changes every second.
+    /// Deletes versions and their outcomes, unless a rollout began since revision `seen`. Each begins with a
+    /// new version; the rollout's own record changes every second.
     pub(crate) async fn prune(&mut self, versions: &[u64], seen: i64) -> Result<()> {
         for chunk in versions.chunks(MAX_OPERATIONS / 2) {
             let keys =

@@ -1,7 +1,7 @@
 //! An error and its causes, as text.
 //!
-//! A message contains its cause if a fix follows it, and `source` returns that cause too, for exit codes and hints. Other
-//! libraries do the same. `{error:#}` would print such causes twice.
+//! A message contains its cause if a fix follows it, and `source` returns that cause too, for exit codes and
+//! hints. Other libraries do the same. `{error:#}` would print such causes twice.
 
 use std::error::Error;
 

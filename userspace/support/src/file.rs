@@ -48,7 +48,8 @@ impl Replacement {
         self.writer.flush()?;
         if let Some((temporary, path)) = self.pending {
             if let Ok(found) = fs::metadata(&path) {
-                // First, as a change of the owner clears bits of the mode. Without the right to, the new file is the caller's.
+                // First, as a change of the owner clears bits of the mode. Without the right to, the new file
+                // is the caller's.
                 _ = fchown(temporary.as_file(), Some(found.uid()), Some(found.gid()));
                 temporary.as_file().set_permissions(found.permissions())?;
             }
@@ -81,7 +82,8 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
-/// Creates a directory and its parents, all accessible to other users whatever the umask. Existing ones keep their mode.
+/// Creates a directory and its parents, all accessible to other users whatever the umask. Existing ones keep
+/// their mode.
 pub fn create_public_dir(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());

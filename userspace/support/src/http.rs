@@ -1,7 +1,8 @@
 //! An HTTP/1 server with bounded connections, times and sizes.
 //!
-//! Any client that reaches the address can connect. So connections are limited in number, the head of a request has
-//! seconds to arrive, a client that does not read is disconnected, and a new connection replaces the oldest one without a request.
+//! Any client that reaches the address can connect. So connections are limited in number, the head of a
+//! request has seconds to arrive, a client that does not read is disconnected, and a new connection replaces
+//! the oldest one without a request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

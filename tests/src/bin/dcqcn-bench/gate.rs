@@ -130,8 +130,8 @@ const STABLE: [(&str, f64); 16] = [
     ("RP paces a flow in recovery", 1.55),
     ("minimal pacer, same table", 3.38),
 ];
-/// As [`STABLE`], with cold caches: the largest of five quick runs under other load and a complete one. In the quick runs
-/// the largest was up to 1.2 times the smallest.
+/// As [`STABLE`], with cold caches: the largest of five quick runs under other load and a complete one. In
+/// the quick runs the largest was up to 1.2 times the smallest.
 const COLD: [(&str, f64); 2] = [
     ("one packet by itself, host, ingress, cold caches: p50", 1.53),
     ("one packet by itself, host, egress, cold caches: p50", 2.62),

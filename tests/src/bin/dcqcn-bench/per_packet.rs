@@ -278,7 +278,8 @@ fn on_router(lab: &host::Pair, ce: &Roce) -> Result<Case> {
     suppressed(lab, ROUTED, &config, 0xa000_0000, packet)
 }
 
-/// Marked packets within the interval of their flow's first CNP, which the egress program makes on the loopback interface.
+/// Marked packets within the interval of their flow's first CNP, which the egress program makes on the
+/// loopback interface.
 ///
 /// `cnp_mark` distinguishes the clones of the instances there.
 fn suppressed(lab: &host::Pair, name: &str, config: &Config, cnp_mark: u32, packet: Vec<u8>) -> Result<Case> {

@@ -99,7 +99,8 @@ mod stack {
             info_len: size_of::<Info>() as u32,
             info: &raw mut info as u64,
         };
-        // SAFETY: the kernel writes at most `info_len` bytes of `info` and `jited_prog_len` of `code`, which both live on.
+        // SAFETY: the kernel writes at most `info_len` bytes of `info` and `jited_prog_len` of `code`, which
+        // both live on.
         let result = unsafe {
             libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw const attr, size_of::<Attr>())
         };

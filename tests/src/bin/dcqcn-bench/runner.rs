@@ -223,8 +223,8 @@ unsafe impl Pod for Feed {}
 pub(crate) const ORDER_LEN: u32 = 1 << 20;
 
 impl Baselines {
-    /// Loads the object that `cargo xtask build` creates next to the data plane's; its redirecting program sends to the interface of
-    /// this index.
+    /// Loads the object that `cargo xtask build` creates next to the data plane's; its redirecting program
+    /// sends to the interface of this index.
     pub(crate) fn load(redirect_to: u32) -> Result<Self> {
         let mut ebpf = dcqcn_tests::bpf::baselines_with(redirect_to, DEFAULT_FLOWS)?;
         for (name, program) in ebpf.programs_mut() {

@@ -112,10 +112,11 @@ fn set_tso(pair: &Pair, iface: &str, tso: bool) -> Result<()> {
     pair.a.command(&format!("ethtool -K {iface} tso {state} gso {state}")).map(drop)
 }
 
-/// Bits per second that `streams` connections from host 1 to `server` on host 2 carry in `long`, as the receiver counts them.
+/// Bits per second that `streams` connections from host 1 to `server` on host 2 carry in `long`, as the
+/// receiver counts them.
 ///
-/// A single stream gets a CPU per end: where the scheduler puts the two changes its rate by a fifth. The sender's CPU also
-/// runs both hooks and the receiver's TCP, as softirqs.
+/// A single stream gets a CPU per end: where the scheduler puts the two changes its rate by a fifth. The
+/// sender's CPU also runs both hooks and the receiver's TCP, as softirqs.
 fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duration) -> Result<f64> {
     let listener = pair.b.run(|| TcpListener::bind(server))??;
     let mut ends = Vec::new();

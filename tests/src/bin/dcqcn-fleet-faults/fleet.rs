@@ -31,8 +31,8 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Rolls out a version with a fault, and waits for the end. Returns the outcome, the hosts with another version than
-    /// expected, and the time from `apply` to the last host.
+    /// Rolls out a version with a fault, and waits for the end. Returns the outcome, the hosts with another
+    /// version than expected, and the time from `apply` to the last host.
     pub(crate) fn round(&mut self, fault: &Fault) -> Result<(End, Vec<String>, Duration)> {
         let parameters = fault.parameters;
         // Hosts with a baseline are preferred as canaries. If all have one, the first host becomes the canary.

@@ -1,5 +1,5 @@
-//! Fault injection: causes each kind of fault during a rollout, and measures the time until every host has the requested state.
-//! `cargo xtask fleet` builds and runs it.
+//! Fault injection: causes each kind of fault during a rollout, and measures the time until every host has
+//! the requested state. `cargo xtask fleet` builds and runs it.
 
 mod faults;
 mod fleet;

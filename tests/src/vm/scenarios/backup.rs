@@ -19,7 +19,8 @@ const LOSSY: [u8; 3] = [FAR[0], FAR[1], BACKUP];
 const BLOCK_BYTES: u32 = 16_384;
 /// As many bytes in flight as with the larger blocks.
 const SMALL_BLOCK_BYTES: u32 = 4_096;
-/// The published share of storage with classes, ECN and DCQCN: 17 of the 23 to 24 Gbit/s that arrive, with these weights.
+/// The published share of storage with classes, ECN and DCQCN: 17 of the 23 to 24 Gbit/s that arrive, with
+/// these weights.
 const WEIGHTS: &str = "--set queue.3.weight=70 --set queue.0.weight=30";
 const STORAGE_WEIGHT: f64 = 0.7;
 /// Tolerance between a share of payload and a weight, which counts complete frames.
@@ -172,7 +173,8 @@ impl Bench<'_> {
         let of_classes = |drops: u64| drops as f64 / classes.queue_drops.max(1) as f64;
         report.at_least("classes: drops of the storage queue, settled", classes.queue_drops as f64, 100.0);
         report.at_most("DCQCN: of those", of_classes(on.queue_drops), 0.02);
-        // Without control the amount written is random: one of the two stalls for 40 s, and the other or TCP gets the port.
+        // Without control the amount written is random: one of the two stalls for 40 s, and the other or TCP
+        // gets the port.
         if let Direction::Reads = self.direction {
             let baseline_share = |now: &Measured| now.storage_bps / off.storage_bps;
             report.at_least("DCQCN: storage, relative to nothing attached", baseline_share(on), 0.7);
@@ -224,8 +226,8 @@ impl Bench<'_> {
         if job.pattern != "randread" {
             done.failed |= !fio::is_intact(&nvme::MEMORY, job.block_bytes)?;
         }
-        // fio's result, bounded by TCP's remainder: a command that takes half a minute delays fio's end, and its average
-        // then covers more than the measured time.
+        // fio's result, bounded by TCP's remainder: a command that takes half a minute delays fio's end, and
+        // its average then covers more than the measured time.
         let through = match self.direction {
             Direction::Reads => done.read_bps,
             Direction::Writes => done.written_bps,

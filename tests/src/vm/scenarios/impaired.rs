@@ -1,4 +1,5 @@
-//! All operations of QPs over links that lose, duplicate, corrupt and reorder packets, without and with the tail-loss probe.
+//! All operations of QPs over links that lose, duplicate, corrupt and reorder packets, without and with the
+//! tail-loss probe.
 
 use super::super::operations::{self, MIXED, Results};
 use crate::vm::prelude::*;
@@ -20,8 +21,8 @@ const IMPAIRMENTS: [&str; 7] = [
 const SETTLING: u32 = 1;
 /// One expiry of soft-RoCE's timer, 4.3 s, must not decide the result.
 const COUNTED: u32 = 20;
-/// Longest time without a completion with the probe: soft-RoCE's timer of 4.3 s twice, as its first retransmission may be
-/// lost too, or half as long again as without the probe.
+/// Longest time without a completion with the probe: soft-RoCE's timer of 4.3 s twice, as its first
+/// retransmission may be lost too, or half as long again as without the probe.
 const LONGEST_MS: f64 = 10_000.0;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {

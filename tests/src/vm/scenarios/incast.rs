@@ -24,20 +24,21 @@ struct Load {
 
 /// Without control, rates do not settle.
 const OFF: Load = Load { seconds: 12, margin_s: 3, depth: DEPTH };
-/// A flow's alpha starts at 1 and decays over 1/g = 256 of its periods, 3 s on a link of 40 Mbit/s; until then cuts are too
-/// deep.
+/// A flow's alpha starts at 1 and decays over 1/g = 256 of its periods, 3 s on a link of 40 Mbit/s; until
+/// then cuts are too deep.
 const ON: Load = Load { seconds: 26, margin_s: 9, depth: DEPTH };
-/// Minimum share of the possible goodput. Four runs on an otherwise idle machine had 87 to 91 %; before gaps followed the
-/// rate two had 92 and 93 %.
+/// Minimum share of the possible goodput. Four runs on an otherwise idle machine had 87 to 91 %; before gaps
+/// followed the rate two had 92 and 93 %.
 const MIN_SHARE: f64 = 0.85;
 /// For comparing markers in limited time: less settled than [`ON`].
 const BRIEF: Load = Load { seconds: 14, margin_s: 4, depth: DEPTH };
 /// As much as soft-RoCE queues per QP in any case: 64 packets of 1 KB. Four such QPs exceed the port's queue.
 const DEPTH: u32 = 8;
-/// READs in flight per QP. All requested responses leave immediately; they must fit the port's queue before the first CNP.
+/// READs in flight per QP. All requested responses leave immediately; they must fit the port's queue before
+/// the first CNP.
 const READ_DEPTH: u32 = 4;
-/// Markers behind the shaper of the port: RED with the thresholds and the probability of `dcqcn`'s port; fq_codel, which
-/// marks packets queued longer than a threshold, with its own control disabled.
+/// Markers behind the shaper of the port: RED with the thresholds and the probability of `dcqcn`'s port;
+/// fq_codel, which marks packets queued longer than a threshold, with its own control disabled.
 const MARKERS: [(&str, &str); 2] = [
     ("red ecn", "limit 200000 min 10000 max 200000 avpkt 1100 burst 80 probability 0.5 bandwidth 20mbit ecn"),
     ("fq_codel ce_threshold", "limit 1000 target 500ms interval 2s ce_threshold 20ms ecn"),
@@ -266,8 +267,8 @@ impl Counts {
     }
 }
 
-/// Runs the traffic while sampling the queue; repeats if perftest, whose timers are signals, divided by too short a time
-/// and reports more than the port's rate.
+/// Runs the traffic while sampling the queue; repeats if perftest, whose timers are signals, divided by too
+/// short a time and reports more than the port's rate.
 fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     for _ in 0..2 {
         let measured = measure_once(lab, tool, load)?;

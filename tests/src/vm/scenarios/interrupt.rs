@@ -32,8 +32,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(TARGET, &Options::default())?;
     nvme::prepare(&lab, &ENDS, ECT)?;
     let ends = lab::dies_on_local_drop()?;
-    // The first and the last program of a hook make the kernel patch its own code, which can crash an emulated CPU that is
-    // running it. So one interface stays attached throughout.
+    // The first and the last program of a hook make the kernel patch its own code, which can crash an
+    // emulated CPU that is running it. So one interface stays attached throughout.
     sh("ip link add spare0 type veth peer name spare1")?;
     sh("dcqcn attach spare0 --pacer none --flows 64 --set link_rate=1gbit")?;
     report.columns("under traffic | attach or detach | files written in the meantime | the QP");

@@ -120,8 +120,8 @@ fn measure(lab: &Lab) -> Result<Measured> {
     let (second, flows_after) = (Instant::now(), lab.flows(SENDER)?);
     let second_took = second.elapsed();
     let after = counts()?;
-    // Reading seven hundred flows takes an emulated guest seconds, so a reading's time is uncertain by half of that: use the
-    // middle.
+    // Reading seven hundred flows takes an emulated guest seconds, so a reading's time is uncertain by half
+    // of that: use the middle.
     let seconds =
         (second - first).as_secs_f64() + (second_took.as_secs_f64() - first_took.as_secs_f64()) / 2.0;
     let doubt = (first_took + second_took).as_secs_f64() / 2.0 / seconds;

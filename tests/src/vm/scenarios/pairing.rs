@@ -1,7 +1,8 @@
 //! QPs cut by a CNP: each source of pairs alone.
 //!
-//! Two QPs of host 1 write to host 3, and only the class of one is congested. That QP must slow down and the other must
-//! not, although both connect the same two hosts. QPNs differ between the two sides, so that a swapped pair is detected.
+//! Two QPs of host 1 write to host 3, and only the class of one is congested. That QP must slow down and the
+//! other must not, although both connect the same two hosts. QPNs differ between the two sides, so that a
+//! swapped pair is detected.
 
 use super::super::command::json;
 use super::super::perftest::Traffic;

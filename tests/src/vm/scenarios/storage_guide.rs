@@ -53,7 +53,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     more.row(report, "step 5");
     let failed = [&before, &after, &more].into_iter().filter(|phase| phase.done.failed).count();
     report.equals("runs with a wrong block or a failed read", failed, 0);
-    // Without a stall there is nothing to fix. The amount read varies: a fifth of the port on Linux 6.1, half on later kernels.
+    // Without a stall there is nothing to fix. The amount read varies: a fifth of the port on Linux 6.1, half
+    // on later kernels.
     report.at_least("before: longest read, s", before.done.max_ms / 1e3, STALL_S);
     for (name, phase) in [("step 4", &after), ("step 5", &more)] {
         report.at_most(&format!("{name}: longest read, s"), phase.done.max_ms / 1e3, STALL_S);

@@ -57,8 +57,8 @@ pub(super) fn typed(line: &str) -> String {
     format!("typed '{}'\n", line.replace('\'', r"'\''"))
 }
 
-/// The lines of each block of commands in sections of a page, without comments. A block whose fence names a language other than
-/// the shell's is skipped.
+/// The lines of each block of commands in sections of a page, without comments. A block whose fence names a
+/// language other than the shell's is skipped.
 pub(super) fn blocks(page: &str, sections: &[&str]) -> Vec<Vec<String>> {
     let mut blocks = Vec::new();
     let (mut expected, mut commands, mut block) = (false, false, None::<Vec<String>>);

@@ -7,8 +7,8 @@ use crate::vm::prelude::*;
 /// Seconds of traffic without `dcqcn`, and with it.
 const OFF_S: u32 = 8;
 const ON_S: u32 = 16;
-/// Rate of the third guest's port: below the machine's port, which its packets pass next, and low enough for three emulated
-/// guests on two CPUs.
+/// Rate of the third guest's port: below the machine's port, which its packets pass next, and low enough for
+/// three emulated guests on two CPUs.
 const RATE_BPS: f64 = 10e6;
 /// Minimum share of marks that arrive: the port's queue may drop marked packets.
 const MIN_MARKS: f64 = 0.9;

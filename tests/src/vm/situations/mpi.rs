@@ -8,7 +8,8 @@ use crate::vm::prelude::*;
 /// Messages of UCX's tests: 10 MB, 4 s at the bottleneck's rate. Two in flight fill the port's queue.
 const MESSAGE_BYTES: u32 = 65_536;
 const MESSAGES: u32 = 160;
-/// Options of ucx_perftest that depend on the protocol. UCT's tests exchange addresses over TCP, UCP's connect over a UD QP.
+/// Options of ucx_perftest that depend on the protocol. UCT's tests exchange addresses over TCP, UCP's
+/// connect over a UD QP.
 const STEPS: [(&str, &str, &str); 4] = [
     ("SEND", "", "-d rxe0:1 -x rc_verbs -t am_bw -D bcopy -s 4096 -n 2500 -W 16"),
     ("WRITE", "", "-d rxe0:1 -x rc_verbs -t put_bw -D zcopy -s 65536 -n 160 -O 2"),
@@ -115,8 +116,9 @@ fn measured(hosts: &mut Hosts, test: &mut impl FnMut(&mut Hosts) -> Result<Outco
     Ok(Measured::new(&[outcome?], hosts.counts()?.since(before)))
 }
 
-/// UCX by RC QPs, and a UD QP that connects some of them, with DSCP 26 and ECT(0). Soft-RoCE does not report a received
-/// packet's IP version where UCX before 1.19 expects it, and UCX drops all packets of UD if it checks their destination.
+/// UCX by RC QPs, and a UD QP that connects some of them, with DSCP 26 and ECT(0). Soft-RoCE does not report
+/// a received packet's IP version where UCX before 1.19 expects it, and UCX drops all packets of UD if it
+/// checks their destination.
 fn environment(hosts: &mut Hosts, guest: u8) -> Result<String> {
     Ok(format!(
         "UCX_TLS=rc_v,self UCX_NET_DEVICES=rxe0:1 UCX_IB_GID_INDEX={} UCX_IB_TRAFFIC_CLASS={ECT} \
@@ -169,8 +171,8 @@ fn finish(hosts: &mut Hosts, line: &str) -> Result<(bool, String, f64)> {
     Ok((ok, printed, started.elapsed().as_secs_f64()))
 }
 
-/// The overall bandwidth of ucx_perftest, which it prints in units of 2^20 bytes: `Final: ITERATIONS`, three times in us,
-/// average and overall bandwidth, average and overall message rate.
+/// The overall bandwidth of ucx_perftest, which it prints in units of 2^20 bytes: `Final: ITERATIONS`, three
+/// times in us, average and overall bandwidth, average and overall message rate.
 fn bandwidth_bps(printed: &str) -> Option<f64> {
     let line = printed.lines().find(|line| line.starts_with("Final:"))?;
     let mb_per_s: f64 = line.split_whitespace().nth(6)?.parse().ok()?;

@@ -50,7 +50,8 @@ pub(super) fn line_rate(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     let (rate, paced) = flow(hosts)?;
     report.equals("line-rate: rate before the first CNP, Mbit/s", rate / 1_000_000, mbps);
     report.equals("line-rate: paced packets before the first CNP", paced, 0);
-    // One QP is limited by its own window to the bottleneck's rate, so the virtual queue stays empty; a second one fills it.
+    // One QP is limited by its own window to the bottleneck's rate, so the virtual queue stays empty; a
+    // second one fills it.
     hosts.host("marking on")?;
     let second = hosts.traffic(hosts.flows(Tool::Write, 2, 20).get(1..).unwrap_or_default())?;
     let (cut, cut_s) = until(hosts, |rate| rate < rate_bps)?;

@@ -1,5 +1,5 @@
-//! NVMe-oF and perftest between the guests with losses at the bottleneck, the tail-loss probe, a stateful firewall and strict reverse
-//! path filtering.
+//! NVMe-oF and perftest between the guests with losses at the bottleneck, the tail-loss probe, a stateful
+//! firewall and strict reverse path filtering.
 
 use super::super::capture::WRITE_LAST;
 use super::super::hosts::Topology;
@@ -13,7 +13,8 @@ use crate::vm::prelude::*;
 const ONE_OF: u32 = 100;
 /// Without the probe: seconds.
 const LONGEST_MS: f64 = 1_000.0;
-/// On Linux 6.1, soft-RoCE's timer, 2.1 s, must restart a READ whose rest is lost twice (docs/explanation/lossy-networks.md).
+/// On Linux 6.1, soft-RoCE's timer, 2.1 s, must restart a READ whose rest is lost twice
+/// (docs/explanation/lossy-networks.md).
 const LONGEST_READ_MS: f64 = 5_000.0;
 /// Time limit of fio, stalls included.
 const PATIENCE: Duration = Duration::from_secs(180);

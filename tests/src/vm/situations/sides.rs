@@ -23,8 +23,8 @@ pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The receiver answers as firmware does: at most one CNP in 4 us, to the sender's QPN instead of with a hint. The sender's
-/// daemon finds the flow by the kernel's QPs. Then the receiver names wrong QPNs.
+/// The receiver answers as firmware does: at most one CNP in 4 us, to the sender's QPN instead of with a
+/// hint. The sender's daemon finds the flow by the kernel's QPs. Then the receiver names wrong QPNs.
 pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     hosts.attach(SENDER, LINK)?;

@@ -1,5 +1,5 @@
-//! An NVMe-oF disk of the second guest: mounted, written and verified through attach, upgrade, restarts and detach; read
-//! and written next to a backup over TCP.
+//! An NVMe-oF disk of the second guest: mounted, written and verified through attach, upgrade, restarts and
+//! detach; read and written next to a backup over TCP.
 
 use super::super::command::received_bps;
 use super::super::perftest::Outcome;

@@ -157,8 +157,8 @@ pub(super) fn macvlan(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
 }
 
 /// soft-RoCE looks for its device by the interface that received the packet, and in a VRF that is the VRF
-/// (`rxe_udp_encap_recv`, drivers/infiniband/sw/rxe/rxe_net.c): on its port, the device receives nothing, without `dcqcn`
-/// either. With the device on the VRF itself no packet arrived on 6.1.
+/// (`rxe_udp_encap_recv`, drivers/infiniband/sw/rxe/rxe_net.c): on its port, the device receives nothing,
+/// without `dcqcn` either. With the device on the VRF itself no packet arrived on 6.1.
 pub(super) fn vrf(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(VRF)?;
     let off = measure(hosts, Tool::Write, 6)?;
@@ -188,9 +188,9 @@ pub(super) fn vxlan(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     restored(hosts, report, "vxlan", &before)
 }
 
-/// The active NIC changes under traffic, on the sender and then on the receiver. At a failover the kernel removes and
-/// restores the bond's GIDs, and soft-RoCE's QPs cannot send afterwards (`Failed allocating skb`), without `dcqcn` either:
-/// that is the reference, and new QPs must work.
+/// The active NIC changes under traffic, on the sender and then on the receiver. At a failover the kernel
+/// removes and restores the bond's GIDs, and soft-RoCE's QPs cannot send afterwards
+/// (`Failed allocating skb`), without `dcqcn` either: that is the reference, and new QPs must work.
 pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(BOND)?;
     let before = hosts.state()?;

@@ -50,7 +50,8 @@ Examples:
 pub(crate) struct FabricArgs {
     #[command(flatten)]
     setup: FabricSetup,
-    /// Run with each value of a flag, of a DCQCN parameter, or of kmin, kmax and pmax, on all cores. May be repeated: all combinations.
+    /// Run with each value of a flag, of a DCQCN parameter, or of kmin, kmax and pmax, on all cores. May be
+    /// repeated: all combinations.
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = FabricSetup::axis)]
     sweep: Vec<Axis>,
     /// Maximum number of cores; a small fabric runs on fewer [default: all].
@@ -59,7 +60,8 @@ pub(crate) struct FabricArgs {
     /// Write a CSV line per flow to this file.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Plot slowdown by size, queues and pauses to PATH (.svg or .png); without such an extension, to PATH.svg and PATH.png.
+    /// Plot slowdown by size, queues and pauses to PATH (.svg or .png); without such an extension, to
+    /// PATH.svg and PATH.png.
     #[arg(long, value_name = "PATH", value_parser = plot::path)]
     plot: Option<PathBuf>,
     /// Print a topology file.

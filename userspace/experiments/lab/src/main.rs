@@ -1,5 +1,5 @@
-//! The `dcqcn-lab` command for experiments: congestion in network namespaces, a simulator, replays of captures and flows
-//! through the pipeline, and tools for the P4 program.
+//! The `dcqcn-lab` command for experiments: congestion in network namespaces, a simulator, replays of
+//! captures and flows through the pipeline, and tools for the P4 program.
 
 mod fabric;
 mod files;

@@ -33,21 +33,22 @@ Examples:
   dcqcn-lab replay incast.pcap --hook ingress --engine p4 > p4.jsonl
   dcqcn-lab replay incast.pcap --hook egress | jq -c 'select(.marked) | {index, depth_before_bytes}'")]
 pub(crate) struct ReplayArgs {
-    /// pcap or pcapng file, or `-` for standard input. Packets of the device "any" (cooked) and bare IP packets get an Ethernet header.
+    /// pcap or pcapng file, or `-` for standard input. Packets of the device "any" (cooked) and bare IP
+    /// packets get an Ethernet header.
     #[arg(value_name = "IN.pcap")]
     input: PathBuf,
     /// Hook that processes the packets.
     #[arg(long, value_enum)]
     hook: Hook,
-    /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel. `p4`: the compiled P4
-    /// program, in this process. `bmv2`: the same, in simple_switch.
+    /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel. `p4`: the
+    /// compiled P4 program, in this process. `bmv2`: the same, in simple_switch.
     #[arg(long, value_enum, default_value = "reference")]
     engine: EngineKind,
     /// Seed of the random sequence. `bmv2` uses its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write the outgoing packets, CNPs included, to this file, in order of departure. `-`: to standard output, instead of
-    /// the lines of JSON.
+    /// Write the outgoing packets, CNPs included, to this file, in order of departure. `-`: to standard
+    /// output, instead of the lines of JSON.
     #[arg(long, value_name = "OUT.pcap")]
     out: Option<PathBuf>,
     #[command(flatten)]

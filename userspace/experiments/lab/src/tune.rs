@@ -16,10 +16,11 @@ use crate::WrongUsage;
 
 /// Search for better parameters in a simulated fabric: Kmin, Kmax, Pmax and the rate machine.
 ///
-/// Simulates random candidates and the published presets on your fabric and traffic, described by the flags of `sim fabric`.
-/// The default objective is the 99th percentile of slowdown: the completion time of a flow relative to an empty fabric.
-/// Workloads and seeds are combined by geometric mean. The best candidates and all presets are simulated again with other
-/// seeds, and that result decides. The same flags give the same result on any number of cores.
+/// Simulates random candidates and the published presets on your fabric and traffic, described by the flags
+/// of `sim fabric`. The default objective is the 99th percentile of slowdown: the completion time of a flow
+/// relative to an empty fabric. Workloads and seeds are combined by geometric mean. The best candidates and
+/// all presets are simulated again with other seeds, and that result decides. The same flags give the same
+/// result on any number of cores.
 #[derive(Debug, Args)]
 #[command(mut_args(adapted))]
 #[command(after_long_help = "\

@@ -144,7 +144,8 @@ impl Clock {
         Self { epoch_ns, shift_ns: 0, now_ns: BASE_NS, steps: 0, late: 0 }
     }
 
-    /// The time of a packet that was captured at `time_ns`. Packets that several CPUs captured may be slightly out of order.
+    /// The time of a packet that was captured at `time_ns`. Packets that several CPUs captured may be
+    /// slightly out of order.
     fn advance(&mut self, time_ns: u64) -> u64 {
         let at_ns = i128::from(BASE_NS) + i128::from(time_ns) - i128::from(self.epoch_ns) + self.shift_ns;
         let behind_ns = i128::from(self.now_ns) - at_ns;

@@ -9,8 +9,8 @@
 //! | [`tune`] | random search of parameters in a fabric |
 //! | [`sweep`], `runs` | combinations of settings, and their simulations on all cores |
 //!
-//! DCQCN itself (marking, CNP interval, rate machine, pacing) is the code of `dcqcn-common` that runs in the kernel; go-back-N is
-//! shared with the test bed.
+//! DCQCN itself (marking, CNP interval, rate machine, pacing) is the code of `dcqcn-common` that runs in the
+//! kernel; go-back-N is shared with the test bed.
 
 #![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
 

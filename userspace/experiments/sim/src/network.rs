@@ -1,12 +1,14 @@
 //! The network engine: hosts with NICs, switches with shared buffers, and DCQCN between them, packet by packet.
 //!
-//! [`Simulation::run`] turns a [`Scenario`] into an [`Outcome`]. Wire formats and rate decisions (marking, the CNP interval, the rate machine,
-//! pacing, go-back-N) are those of `dcqcn-common`, which also runs in the kernel. NSCC and TCP are implemented here only.
+//! [`Simulation::run`] turns a [`Scenario`] into an [`Outcome`]. Wire formats and rate decisions (marking,
+//! the CNP interval, the rate machine, pacing, go-back-N) are those of `dcqcn-common`, which also runs in the
+//! kernel. NSCC and TCP are implemented here only.
 //!
-//! Modelled: output-queued switches with a shared buffer, dynamic thresholds, priority flow control per ingress port with its frames
-//! on the wire, a watchdog, strict and weighted queues, ECMP or packet spraying, failing links; queue pairs with go-back-N or
-//! selective repeat whose ACKs, NAKs and CNPs are queued like all packets; receivers that admit senders; trimming.
-//! Not modelled: processing time of switches and NICs, cells and pipes within a switch, bit errors.
+//! Modelled: output-queued switches with a shared buffer, dynamic thresholds, priority flow control per
+//! ingress port with its frames on the wire, a watchdog, strict and weighted queues, ECMP or packet spraying,
+//! failing links; queue pairs with go-back-N or selective repeat whose ACKs, NAKs and CNPs are queued like
+//! all packets; receivers that admit senders; trimming. Not modelled: processing time of switches and NICs,
+//! cells and pipes within a switch, bit errors.
 
 mod agenda;
 mod barrier;

@@ -128,7 +128,8 @@ fn rates(star: &Star, series: &Series) -> Chart {
     Chart { caption, across, up: "Gbit/s", end, top: top * 1.05, lines, ..Chart::default() }
 }
 
-/// The share of each flow in `link`, by the number of flows that have started and not stopped; none while there are none.
+/// The share of each flow in `link`, by the number of flows that have started and not stopped; none while
+/// there are none.
 fn fair_share(star: &Star, link: f64, end: f64, unit_ns: f64) -> Vec<Line> {
     let changes = |group: &Group| {
         let flows = i64::from(group.flows);

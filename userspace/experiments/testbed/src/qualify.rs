@@ -61,8 +61,8 @@ pub enum DeviceUnderTest {
     Linux,
     /// BMv2's `simple_switch` with the P4 program.
     Bmv2,
-    /// A device cabled to these ports of the machine. The last port receives, the others send; of three or more, the last
-    /// sender sends non-RoCE traffic where a case needs it.
+    /// A device cabled to these ports of the machine. The last port receives, the others send; of three or
+    /// more, the last sender sends non-RoCE traffic where a case needs it.
     Ports(Vec<String>),
 }
 

@@ -48,8 +48,8 @@ impl DaemonClient {
         Self { socket: socket.to_owned(), query_client, change, claim: None }
     }
 
-    /// Claims the daemon for this agent until it exits, if the daemon has created the file to lock. Fails if another agent
-    /// has claimed it: both would replace each other's configuration.
+    /// Claims the daemon for this agent until it exits, if the daemon has created the file to lock. Fails if
+    /// another agent has claimed it: both would replace each other's configuration.
     pub(super) fn claim(&mut self) -> Result<(), String> {
         let path = lock_path(&self.socket);
         let file = match File::open(&path) {
@@ -77,8 +77,8 @@ impl DaemonClient {
         Ok(())
     }
 
-    /// Forwards an order, and returns whether it changed anything. An order without configuration does not remove another
-    /// client's override.
+    /// Forwards an order, and returns whether it changed anything. An order without configuration does not
+    /// remove another client's override.
     pub(super) async fn apply(&self, order: &Order) -> Result<bool, ClientError> {
         let Order { desired: DesiredConfig { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());

@@ -58,7 +58,8 @@ struct Rival {
 }
 
 impl Rival {
-    /// Records that a report under lease `own` replaced one under lease `before`. Returns whether this reveals another agent.
+    /// Records that a report under lease `own` replaced one under lease `before`. Returns whether this
+    /// reveals another agent.
     fn wrote(&mut self, own: i64, before: Option<i64>) -> bool {
         let last = self.own.replace(own);
         let is_foreign =

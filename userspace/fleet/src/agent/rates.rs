@@ -107,8 +107,8 @@ impl Window {
 
 /// Variance-to-mean ratio of the counts in the parts of a window; 1 for independent events.
 ///
-/// The expected count of a part is proportional to its duration, so irregular sampling adds no variance. Returns `None` for
-/// fewer than three parts, or without events.
+/// The expected count of a part is proportional to its duration, so irregular sampling adds no variance.
+/// Returns `None` for fewer than three parts, or without events.
 fn dispersion(counts: &[u64], spans: &[u64]) -> Option<f64> {
     let size = counts.len().div_ceil(PARTS).max(1);
     let sums = |all: &[u64]| -> Vec<f64> {

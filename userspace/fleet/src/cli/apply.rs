@@ -17,8 +17,8 @@ use crate::store::TIMEOUT;
 pub(super) struct ApplyArgs {
     /// File with groups and their configurations.
     file: PathBuf,
-    /// Change only this group; the others keep their configuration from the active version. A new group is added after them, for
-    /// hosts without a group.
+    /// Change only this group; the others keep their configuration from the active version. A new group is
+    /// added after them, for hosts without a group.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     #[command(flatten)]
@@ -134,8 +134,8 @@ impl ActiveVersion {
         Version { rollback_of: Some(former.version), policy, ..former }
     }
 
-    /// The active groups in their order, with the group `name` replaced. A new group is the last one, so that it takes no host
-    /// from another group.
+    /// The active groups in their order, with the group `name` replaced. A new group is the last one, so that
+    /// it takes no host from another group.
     fn with_group(&self, groups: Vec<Group>, name: &str) -> Result<Vec<Group>> {
         let group = groups.into_iter().find(|group| group.name == name);
         let failed = || format!("cannot apply group `{name}`: the file has no such group");

@@ -14,8 +14,8 @@ use crate::store::last_done;
 
 /// Execute all rollouts, as a service on one or several machines.
 ///
-/// The state is stored in etcd, so any coordinator can continue after another has exited. Between rollouts, coordinators order
-/// new hosts to apply the configuration of their group.
+/// The state is stored in etcd, so any coordinator can continue after another has exited. Between rollouts,
+/// coordinators order new hosts to apply the configuration of their group.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -163,8 +163,9 @@ pub(super) struct ServeArgs {
     /// Socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
-    /// Allow clients with the token in FILE to change parameters, and to pause, resume and abort rollouts. A changed parameter
-    /// reverts unless it is confirmed in time; the host's own bounds (`[fleet] allow`) apply. Requires a loopback address.
+    /// Allow clients with the token in FILE to change parameters, and to pause, resume and abort rollouts. A
+    /// changed parameter reverts unless it is confirmed in time; the host's own bounds (`[fleet] allow`)
+    /// apply. Requires a loopback address.
     #[arg(long, value_name = "FILE")]
     allow_write: Option<PathBuf>,
     /// Accepted host name of the page, in addition to addresses and localhost. May be repeated.
@@ -182,7 +183,8 @@ impl ServeArgs {
 
 /// Forward the configuration in etcd to this host's daemon, and report the host's state to etcd.
 ///
-/// Requires only access to the daemon's socket (`[control]` in its file). Without etcd the configuration remains active.
+/// Requires only access to the daemon's socket (`[control]` in its file). Without etcd the configuration
+/// remains active.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -207,8 +209,8 @@ pub(super) struct AgentArgs {
     /// Sampling period of the daemon's counters.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = step_period, hide = true)]
     look: Duration,
-    /// Run this many agents in one process, for measurements. Each appends its number to the name, has its own connection, and
-    /// replaces `%` in the socket's path by its name.
+    /// Run this many agents in one process, for measurements. Each appends its number to the name, has its
+    /// own connection, and replaces `%` in the socket's path by its name.
     #[arg(long, value_name = "AGENTS", hide = true)]
     copies: Option<u32>,
 }

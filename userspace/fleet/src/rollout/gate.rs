@@ -1,10 +1,12 @@
 //! The gate: decides from the hosts' own metrics whether a change did harm.
 //!
-//! The baseline of a changed host is the larger of its own metric before the change and the mean of the unchanged hosts.
+//! The baseline of a changed host is the larger of its own metric before the change and the mean of the
+//! unchanged hosts.
 //!
-//! Event counts are tested against a Poisson distribution of the allowed mean. The significance level is [`FALSE_ALARM`] per
-//! evaluation of the whole rollout, divided by the number of comparisons (Bonferroni). A burst is counted as one event: counts
-//! are divided by their variance-to-mean ratio. [`MISSED_EVENTS`] are added to every allowed mean.
+//! Event counts are tested against a Poisson distribution of the allowed mean. The significance level is
+//! [`FALSE_ALARM`] per evaluation of the whole rollout, divided by the number of comparisons (Bonferroni). A
+//! burst is counted as one event: counts are divided by their variance-to-mean ratio. [`MISSED_EVENTS`] are
+//! added to every allowed mean.
 
 use super::State;
 use crate::measure::{Limit, Measure};
@@ -32,7 +34,8 @@ pub(super) enum Verdict {
         /// Changed hosts with enough packets and, if they had traffic before, with comparable throughput.
         evaluated: usize,
         changed: usize,
-        /// Changed hosts that may become evaluable with more samples: their traffic dropped recently, or its spread is unknown.
+        /// Changed hosts that may become evaluable with more samples: their traffic dropped recently, or its
+        /// spread is unknown.
         undecided: usize,
     },
     Bad(String),
@@ -258,7 +261,8 @@ impl Case<'_> {
 
 /// Returns whether `count` events are improbable (below `alpha`) for a Poisson distribution of mean `mean`.
 ///
-/// Uses the Chernoff bound `P(X >= k) <= exp(k - mean - k ln(k / mean))`, so the actual false-alarm rate is below `alpha`.
+/// Uses the Chernoff bound `P(X >= k) <= exp(k - mean - k ln(k / mean))`, so the actual false-alarm rate is
+/// below `alpha`.
 fn exceeds(count: f64, mean: f64, alpha: f64) -> bool {
     if count <= mean {
         return false;

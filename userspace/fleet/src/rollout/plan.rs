@@ -55,7 +55,8 @@ fn former(desired: Option<&DesiredConfig>, hosts: &Hosts, host: &str) -> Target 
     desired.map(|desired| desired.target.clone()).or_else(tried).unwrap_or_default()
 }
 
-/// Chooses canaries among the reporting hosts of each group. Hosts with a baseline come first, as others cannot be evaluated.
+/// Chooses canaries among the reporting hosts of each group. Hosts with a baseline come first, as others
+/// cannot be evaluated.
 fn choose_canaries(steps: &mut [Step], version: &Version, hosts: &Hosts) {
     let speaks = |host: &str| {
         let rates = hosts.get(host).map(|seen| &seen.report.rates);

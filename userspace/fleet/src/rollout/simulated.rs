@@ -1,5 +1,5 @@
-//! A simulated fleet for tests of the state machine. Hosts apply, reject, degrade and disappear; coordinators may have stale
-//! state.
+//! A simulated fleet for tests of the state machine. Hosts apply, reject, degrade and disappear; coordinators
+//! may have stale state.
 
 use super::*;
 use crate::file::Wave;

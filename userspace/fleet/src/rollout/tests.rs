@@ -424,7 +424,8 @@ fn unchanged_text_is_not_rolled_out() {
     assert!(none.is_over());
 }
 
-/// A rollout aborted in the last of three waves. A canary rejects its rollback, and a host of the second wave may be away.
+/// A rollout aborted in the last of three waves. A canary rejects its rollback, and a host of the second wave
+/// may be away.
 fn aborted(refuses_back: usize, is_away: bool) -> SimulatedFleet {
     let mut fleet = SimulatedFleet::new(healthy(6), policy(1, 2, 2));
     fleet.turn_until_ordered("a05");

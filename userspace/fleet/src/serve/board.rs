@@ -155,8 +155,8 @@ pub(super) fn events(
     Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_PERIOD))
 }
 
-/// Forwards a subscription, and starts again from the complete state after the client fell behind. Returns when the client
-/// disconnects or the view is removed.
+/// Forwards a subscription, and starts again from the complete state after the client fell behind. Returns
+/// when the client disconnects or the view is removed.
 async fn forward(
     sender: &mpsc::Sender<Result<Event, Infallible>>,
     kind: &str,

@@ -20,13 +20,13 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (header::CACHE_CONTROL, "no-store"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
-/// Header with the token. Pages of other origins cannot send it: it requires a CORS preflight, which this server does not
-/// answer.
+/// Header with the token. Pages of other origins cannot send it: it requires a CORS preflight, which this
+/// server does not answer.
 pub(super) const TOKEN: &str = "x-dcqcn-token";
 
 pub(super) struct Guard {
-    /// Accepted host names, in addition to addresses and `localhost`. All others are rejected: by DNS rebinding, a foreign page
-    /// could let its own name resolve to this server.
+    /// Accepted host names, in addition to addresses and `localhost`. All others are rejected: by DNS
+    /// rebinding, a foreign page could let its own name resolve to this server.
     pub(super) names: Vec<String>,
     /// Token required for changes; `None` makes the page read-only.
     pub(super) token: Option<Token>,

@@ -19,8 +19,8 @@ macro_rules! class {
 /// Names of a traffic class's queue depth, Kmin and Kmax, in bytes.
 const CLASSES: [[&str; 3]; 8] = class!(0 1 2 3 4 5 6 7);
 
-/// Values at time `t`, in seconds since the Unix epoch, by line of the chart; `None` if there was no previous sample. Packets
-/// are counted per second; for a host of the fleet, per million packets.
+/// Values at time `t`, in seconds since the Unix epoch, by line of the chart; `None` if there was no previous
+/// sample. Packets are counted per second; for a host of the fleet, per million packets.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Point {
     pub(super) t: f64,

@@ -59,8 +59,8 @@ pub(super) struct Change {
     pub(super) value: String,
     /// Confirmation time in seconds, after which the change reverts.
     pub(super) within_s: u64,
-    /// Name of the override that was active when the user decided, empty for none. The change is rejected if another one is
-    /// active by now. `None` skips the check.
+    /// Name of the override that was active when the user decided, empty for none. The change is rejected if
+    /// another one is active by now. `None` skips the check.
     pub(super) over: Option<String>,
     #[serde(default)]
     pub(super) by: String,
@@ -100,8 +100,8 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
     send(client, Verb::Apply(apply)).await.map_err(|error| error.to_string())
 }
 
-/// Author for the log. Users share one token, and connections through a proxy or tunnel come from this machine, so only the
-/// name that the user typed is available.
+/// Author for the log. Users share one token, and connections through a proxy or tunnel come from this
+/// machine, so only the name that the user typed is available.
 fn by_page(by: &str) -> String {
     let by: String = by.trim().chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
     if by.is_empty() { "the page".into() } else { format!("{by}, by the page") }
@@ -109,8 +109,8 @@ fn by_page(by: &str) -> String {
 
 /// Returns `text` with `key` of `interface` set to `value`.
 ///
-/// The first table whose name matches the interface applies. If that name is a pattern, the change is made in a copy of the
-/// table for this interface alone, so other interfaces keep their values.
+/// The first table whose name matches the interface applies. If that name is a pattern, the change is made in
+/// a copy of the table for this interface alone, so other interfaces keep their values.
 fn with_parameter(text: &str, interface: &str, key: Key, value: &str) -> Result<String> {
     let mut file: Table = toml::from_str(text).context("cannot parse the configuration of the daemon")?;
     let tables = file.entry("interface").or_insert_with(|| Value::Array(Vec::new()));

@@ -86,7 +86,8 @@ impl SharedState {
         lock(&self.tasks).clone()
     }
 
-    /// The part without progress for `late`, as text; `None` if all is well. The worker has [`WORKER_FACTOR`] times as long.
+    /// The part without progress for `late`, as text; `None` if all is well. The worker has [`WORKER_FACTOR`]
+    /// times as long.
     pub(crate) fn stuck(&self, late: Duration) -> Option<String> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
         let idle_ns = monotonic_ns().saturating_sub(self.step_ns.load(Ordering::Relaxed));

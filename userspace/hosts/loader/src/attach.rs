@@ -130,8 +130,8 @@ pub struct Info {
     /// A different active rate was set explicitly, and is preserved.
     #[serde(default)]
     pub link_rate_found_bps: Option<u64>,
-    /// Options of the request by their keys in a file, the others having been chosen when attaching; `None` from versions
-    /// that did not record them.
+    /// Options of the request by their keys in a file, the others having been chosen when attaching; `None`
+    /// from versions that did not record them.
     #[serde(default)]
     pub options: Option<BTreeMap<String, String>>,
     /// Defaults derived from the interface; `None` from versions that did not record them.
@@ -374,8 +374,8 @@ pub fn file_system() -> Result<(u64, Option<u32>), Error> {
     Ok((StateDir::here()?.file_system()?, state_dir::process_outside()))
 }
 
-/// Groups requests, by index in `requests`, into rounds that can be attached concurrently. A request is the names or altnames
-/// of one interface, or of both ends of an inline pair.
+/// Groups requests, by index in `requests`, into rounds that can be attached concurrently. A request is the
+/// names or altnames of one interface, or of both ends of an inline pair.
 ///
 /// An upper device (VLAN, bridge, bond) is in a later round than its lower devices, because the kernel
 /// rejects an XDP program on an interface if an upper device has one.

@@ -126,7 +126,8 @@ pub fn load(
     Ok(ebpf)
 }
 
-/// First half of [`load`]: creates and pins the maps, or reuses pinned ones, with the value of `ACTIVE` if that is pinned.
+/// First half of [`load`]: creates and pins the maps, or reuses pinned ones, with the value of `ACTIVE` if
+/// that is pinned.
 ///
 /// Reuse the loader: creating one parses the kernel's types, which takes an eighth of the time of an attach.
 pub(crate) fn create_maps<'a>(

@@ -113,7 +113,8 @@ mod tests {
         }
     }
 
-    /// Linux 6.1 accepts a loop only if a branch closes it ("back-edge from insn 124 to 125"); later kernels accept any.
+    /// Linux 6.1 accepts a loop only if a branch closes it ("back-edge from insn 124 to 125"); later kernels
+    /// accept any.
     #[test]
     fn every_loop_ends_with_a_branch() {
         for object in [OBJECT, TRACE_OBJECT] {

@@ -137,8 +137,8 @@ impl PfcSender {
     }
 }
 
-/// Sends the PFC frame that is due, if any; `send` takes the end of the pause. A frame that cannot be sent is due again at
-/// the next poll.
+/// Sends the PFC frame that is due, if any; `send` takes the end of the pause. A frame that cannot be sent is
+/// due again at the next poll.
 fn update(
     pauses: &mut PauseState,
     limits: &Limits,
@@ -201,7 +201,8 @@ fn enabled_priorities(config: &Config) -> Vec<(usize, PfcConfig)> {
 
 /// Length of a pause, as a multiple of the time to drain the queue; it is repeated while needed.
 ///
-/// Short, because some neighbours do not resume before the pause ends: their departures are scheduled ahead, as fq's are.
+/// Short, because some neighbours do not resume before the pause ends: their departures are scheduled ahead,
+/// as fq's are.
 const DRAINS: u64 = 2;
 /// Minimum length of a pause: the maximum delay of a poll.
 const MIN_PAUSE_NS: u64 = 10_000_000;

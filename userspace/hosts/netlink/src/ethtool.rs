@@ -68,7 +68,8 @@ impl Netlink {
         Ok(attribute(&coalescing, ETHTOOL_A_COALESCE_RX_USECS).and_then(|delay| u32_at(delay, 0)))
     }
 
-    /// Active pairs of queues of an interface, and the maximum (`ethtool -l`, combined); `None` if they are not reported.
+    /// Active pairs of queues of an interface, and the maximum (`ethtool -l`, combined); `None` if they are
+    /// not reported.
     pub fn queue_pairs(&self, ifindex: u32) -> Result<Option<[u32; 2]>> {
         let channels = self.ethtool_get(ETHTOOL_MSG_CHANNELS_GET, ifindex)?;
         let number = |kind| u32_at(attribute(&channels, kind)?, 0);

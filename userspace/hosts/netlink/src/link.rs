@@ -67,8 +67,8 @@ pub struct Link {
     /// A tunnel whose remote is named by each packet's metadata (`ip link add ... external`).
     pub is_metadata_tunnel: bool,
     pub up: bool,
-    /// For one end of a virtual cable ([`is_cable`]), the index of the other in the namespace of that end; for a stacked
-    /// interface, that of the one below, if it is in this namespace.
+    /// For one end of a virtual cable ([`is_cable`]), the index of the other in the namespace of that end;
+    /// for a stacked interface, that of the one below, if it is in this namespace.
     pub peer: Option<u32>,
     /// Index of the bridge or bond the interface belongs to.
     pub master: Option<u32>,
@@ -345,8 +345,8 @@ fn describe(body: &[u8]) -> Result<Link> {
 
 /// Whether a tunnel of this kind with this `IFLA_LINKINFO` has no remote of its own.
 fn is_metadata_tunnel(kind: Option<&str>, info: &[u8]) -> bool {
-    // IFLA_VXLAN_COLLECT_METADATA, IFLA_GENEVE_COLLECT_METADATA, IFLA_GRE_COLLECT_METADATA (include/uapi/linux/if_link.h,
-    // if_tunnel.h): a flag, of vxlan a byte.
+    // IFLA_VXLAN_COLLECT_METADATA, IFLA_GENEVE_COLLECT_METADATA, IFLA_GRE_COLLECT_METADATA
+    // (include/uapi/linux/if_link.h, if_tunnel.h): a flag, of vxlan a byte.
     let option = match kind {
         Some("vxlan") => 25,
         Some("geneve") => 6,
@@ -444,8 +444,8 @@ fn emit(request: &mut Encoder, message: &impl Emitable) {
 }
 
 impl Link {
-    /// Interfaces that it sends and receives through: of a VLAN or the like, the one below; of a bridge's or bond's port,
-    /// the port itself is below its master.
+    /// Interfaces that it sends and receives through: of a VLAN or the like, the one below; of a bridge's or
+    /// bond's port, the port itself is below its master.
     fn edges(&self) -> impl Iterator<Item = (u32, u32)> {
         let lower = self.peer.filter(|_| !is_cable(self.kind.as_deref())).map(|lower| (self.index, lower));
         lower.into_iter().chain(self.master.map(|upper| (upper, self.index)))

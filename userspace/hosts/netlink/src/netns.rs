@@ -144,8 +144,8 @@ fn failed(operation: &'static str, name: impl Into<String>) -> impl Fn(io::Error
     move |source| Error::Netns { operation, name: name.clone(), source }
 }
 
-/// Guard of a thread inside a [`Netns`]; dropping it returns the thread to its namespace, or aborts the process. A thread
-/// that gives up the right to return must [`stay`](Self::stay).
+/// Guard of a thread inside a [`Netns`]; dropping it returns the thread to its namespace, or aborts the
+/// process. A thread that gives up the right to return must [`stay`](Self::stay).
 #[derive(Debug)]
 #[must_use = "the thread leaves the namespace when this is dropped"]
 pub struct Entered {
@@ -191,7 +191,8 @@ fn cookie() -> io::Result<u64> {
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut cookie = 0_u64;
     let mut length = libc::socklen_t::try_from(size_of_val(&cookie)).unwrap_or_default();
-    // SAFETY: the kernel writes `length` bytes at most to `cookie`, and their number to `length`; both outlive the call.
+    // SAFETY: the kernel writes `length` bytes at most to `cookie`, and their number to `length`; both
+    // outlive the call.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

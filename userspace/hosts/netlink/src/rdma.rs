@@ -89,8 +89,8 @@ impl Netlink {
         Ok(devices)
     }
 
-    /// The connected QPs of device number `device`; none if it was removed. Datagram QPs are excluded: they have no other
-    /// end.
+    /// The connected QPs of device number `device`; none if it was removed. Datagram QPs are excluded: they
+    /// have no other end.
     pub fn rdma_connected_qps(&self, device: u32) -> Result<Vec<ConnectedQp>> {
         let operation = format_args!("list the QPs of an RDMA device");
         let bodies = self.of_rdma_device(operation, CMD_RES_QP_GET, device)?.unwrap_or_default();

@@ -152,8 +152,8 @@ impl Rate {
         Self((bps / 8).max(1))
     }
 
-    /// `struct tc_ratespec`: cell_log, linklayer, overhead (16), cell_align (16), mpu (16), rate (32). The kernel adds the
-    /// overhead to the length of each packet.
+    /// `struct tc_ratespec`: cell_log, linklayer, overhead (16), cell_align (16), mpu (16), rate (32). The
+    /// kernel adds the overhead to the length of each packet.
     fn spec(self, overhead_bytes: u16) -> [u8; RATE_SPEC_LEN] {
         let mut spec = [0; RATE_SPEC_LEN];
         spec[1] = LINKLAYER_ETHERNET;

@@ -1,7 +1,7 @@
 //! Fixed point of DCQCN's fluid model: the queue at which a bottleneck settles, without a simulation.
 //!
-//! Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY", CoNEXT'16, section 3. At the fixed point
-//! each of N flows has R = C/N, and the marking probability p solves
+//! Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY", CoNEXT'16, section 3. At the
+//! fixed point each of N flows has R = C/N, and the marking probability p solves
 //!
 //! ```text
 //! a² α / ((b + d)(c + e)) = τ² R_AI C / N

@@ -2,8 +2,9 @@
 //! such a directory or of the firmware's settings (`mlxconfig query`), and written in the same terms.
 //!
 //! The driver exposes each as a file in `roce_rp` or `roce_np`; newer drivers also use debugfs
-//! (`/sys/kernel/debug/mlx5/<BDF>/cc_params`, drivers/infiniband/hw/mlx5/cong.c), under names that start with `rp_` and
-//! `np_`. Units are the firmware's (NVIDIA, "DCQCN parameters"): microseconds, Mbit/s, and 64 bytes for the byte counter.
+//! (`/sys/kernel/debug/mlx5/<BDF>/cc_params`, drivers/infiniband/hw/mlx5/cong.c), under names that start with
+//! `rp_` and `np_`. Units are the firmware's (NVIDIA, "DCQCN parameters"): microseconds, Mbit/s, and 64 bytes
+//! for the byte counter.
 
 mod dump;
 
@@ -145,8 +146,8 @@ pub enum Error {
     Number { path: PathBuf, text: String },
 }
 
-/// Reads a directory, or a text dump of one or of `mlxconfig query`, with `dump`. `port` selects an adapter's port, whose parameters
-/// end in `_P1` or `_P2` in the latter; the default is the first.
+/// Reads a directory, or a text dump of one or of `mlxconfig query`, with `dump`. `port` selects an adapter's
+/// port, whose parameters end in `_P1` or `_P2` in the latter; the default is the first.
 pub fn read(
     path: &Path,
     port: Option<u8>,
@@ -166,7 +167,8 @@ pub fn read(
     Ok(import)
 }
 
-/// Values of the firmware's algorithm for which it has no parameter, at the reaction point and at the notification point.
+/// Values of the firmware's algorithm for which it has no parameter, at the reaction point and at the
+/// notification point.
 const IMPLIED_BY_RP: [(&str, u64); 2] =
     [("rp_variant", RP_VARIANT_FIRMWARE), ("alpha_bits", COARSE_ALPHA_BITS)];
 const IMPLIED_BY_NP: [(&str, u64); 1] = [("np_window", NP_WINDOW_START)];

@@ -99,8 +99,8 @@ impl Profile {
 
 /// `nvidia`: the defaults of ConnectX firmware, as NVIDIA's "DCQCN parameters" page and `mlxconfig` list them.
 ///
-/// The unit of `rpg_byte_reset`, 64 bytes, is isekai's reading; the field has 15 bits. Marking is the switch's and stays
-/// `paper`'s.
+/// The unit of `rpg_byte_reset`, 64 bytes, is isekai's reading; the field has 15 bits. Marking is the
+/// switch's and stays `paper`'s.
 fn nvidia() -> Config {
     let mut config = Config::DEFAULT;
     let s = &mut config.scalars;
@@ -161,8 +161,8 @@ fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
 
 /// `irdma`: the congestion control defaults of Intel's irdma driver (its FreeBSD and out-of-tree sources).
 ///
-/// T is 0x37 us and B 0x249f0 bytes there. R_AI and R_HAI are `paper`'s: the NIC counts in windows, which a rate machine
-/// lacks. Its lowest rate, 0, is below the range here; other values are not published.
+/// T is 0x37 us and B 0x249f0 bytes there. R_AI and R_HAI are `paper`'s: the NIC counts in windows, which a
+/// rate machine lacks. Its lowest rate, 0, is below the range here; other values are not published.
 fn irdma() -> Config {
     let mut config = Config::DEFAULT;
     let s = &mut config.scalars;

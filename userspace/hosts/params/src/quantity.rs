@@ -59,8 +59,8 @@ enum Problem {
     Word,
 }
 
-/// Base units in one unit called `suffix`, in lower case. Times and fractions need a unit: NVIDIA's tools use microseconds
-/// for the same parameters, and 1 may mean 1 % or 100 %.
+/// Base units in one unit called `suffix`, in lower case. Times and fractions need a unit: NVIDIA's tools use
+/// microseconds for the same parameters, and 1 may mean 1 % or 100 %.
 fn base_units(unit: Unit, suffix: &str) -> Option<u64> {
     const BIT_PER_S: [&str; 3] = ["bit/s", "b/s", "bit"];
     Some(match (unit, suffix) {

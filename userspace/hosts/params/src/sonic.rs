@@ -16,9 +16,10 @@
 //! | `MAP_PFC_PRIORITY_TO_QUEUE` by pfc_to_queue_map | `pfc.N.queue`; absent entries of the map are unchanged |
 //! | `PFC_WD` detection_time, restoration_time (ms), action | `pfc_wd_detection_time`, `pfc_wd_restoration_time`, `pfc_wd_action` |
 //!
-//! Field names and meanings are those of SONiC's Configuration wiki, its YANG models and sonic-swss `qosorch.cpp`. The
-//! `ecn_green` thresholds, also as `green_ect_...` of pull request 4719, are imported but not exported. The old syntax of
-//! references, `[WRED_PROFILE|NAME]`, and the old separator `:` are accepted too.
+//! Field names and meanings are those of SONiC's Configuration wiki, its YANG models and sonic-swss
+//! `qosorch.cpp`. The `ecn_green` thresholds, also as `green_ect_...` of pull request 4719, are imported but
+//! not exported. The old syntax of references, `[WRED_PROFILE|NAME]`, and the old separator `:` are accepted
+//! too.
 
 mod db;
 mod export;

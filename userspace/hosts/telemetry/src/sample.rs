@@ -316,8 +316,8 @@ impl Sampler {
         Self { ifaces, ..Self::default() }
     }
 
-    /// Activity since the last call. An interface without a previous reading has no rates yet. Of all interfaces, those that
-    /// cannot be read are skipped.
+    /// Activity since the last call. An interface without a previous reading has no rates yet. Of all
+    /// interfaces, those that cannot be read are skipped.
     ///
     /// # Errors
     /// A named interface is not attached, or its maps cannot be read.

@@ -12,8 +12,8 @@ use super::{FAILED, message};
 /// Replaces the spaces of lines that must not be wrapped: clap breaks lines at ASCII spaces only.
 const NO_BREAK_SPACE: &str = "\u{a0}";
 
-/// Parses the arguments of this process, or exits with help or a usage error. `--json` is rejected for `without_json`, and
-/// not in their help: commands by their names, as in `config schema`.
+/// Parses the arguments of this process, or exits with help or a usage error. `--json` is rejected for
+/// `without_json`, and not in their help: commands by their names, as in `config schema`.
 pub fn arguments(command: Command, without_json: &[&str]) -> ArgMatches {
     parse(command, without_json, env::args_os()).unwrap_or_else(|error| match error.kind() {
         ErrorKind::DisplayHelp => print(&error),

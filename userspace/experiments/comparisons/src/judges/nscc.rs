@@ -1,4 +1,5 @@
-//! Ultra Ethernet's htsim with its NSCC: incasts through one switch, with and without trimming, and permutations on two tiers.
+//! Ultra Ethernet's htsim with its NSCC: incasts through one switch, with and without trimming, and
+//! permutations on two tiers.
 
 use anyhow::Result;
 

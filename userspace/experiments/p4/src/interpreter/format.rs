@@ -47,8 +47,8 @@ objects! {
         checksums: Vec<Value>,
         extern_instances: Vec<Value>,
         force_arith: Vec<Value>,
-        // Elements of a stack are headers too, and operations on a stack are rejected. Aliases are other names of fields of
-        // `standard_metadata`.
+        // Elements of a stack are headers too, and operations on a stack are rejected. Aliases are other
+        // names of fields of `standard_metadata`.
         ; _program = "program", _header_stacks = "header_stacks", _field_aliases = "field_aliases"
     }
 

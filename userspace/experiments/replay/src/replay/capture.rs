@@ -277,7 +277,8 @@ fn nanoseconds(interface: &InterfaceDescriptionBlock<'_>, units: u128) -> u64 {
 
 /// Link header of a capture's packets, in the layouts of tcpdump.org.
 ///
-/// Packets with another header than Ethernet's, or none, get an Ethernet header, without addresses that were not captured.
+/// Packets with another header than Ethernet's, or none, get an Ethernet header, without addresses that were
+/// not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Ethernet,

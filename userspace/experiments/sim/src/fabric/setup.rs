@@ -45,7 +45,8 @@ macro_rules! flags {
 
 flags! {
     "Network":
-        /// `leaf-spine:LEAVESxSPINESxHOSTS` (hosts per leaf), `fat-tree:PODSxTORSxHOSTS` (per pod, per ToR), or `file:PATH` (TOML, or HPCC's format) [default: leaf-spine:4x4x8].
+        /// `leaf-spine:LEAVESxSPINESxHOSTS` (hosts per leaf), `fat-tree:PODSxTORSxHOSTS` (per pod, per ToR),
+        /// or `file:PATH` (TOML, or HPCC's format) [default: leaf-spine:4x4x8].
         topology: Option<Shape>, "SHAPE", Shape::from_str;
         /// Rate of hosts' links [default: 100gbit].
         host_link: Option<u64>, "RATE", parse_rate_bps;
@@ -62,11 +63,13 @@ flags! {
         reroute: Option<u64>, "TIME", parse_time_ns;
 
     "Flows":
-        /// `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `hpcc:FILE`, `htsim:FILE`, `simai:FILE` or `chakra:PREFIX` [default: random].
+        /// `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, `reduce-scatter`,
+        /// `all-to-all`, `hpcc:FILE`, `htsim:FILE`, `simai:FILE` or `chakra:PREFIX` [default: random].
         workload: Option<Traffic>, "WORKLOAD", Traffic::from_str;
         /// Length of each flow, or of a collective's buffer [default: 1MB].
         size: Option<u64>, "SIZE", parse_bytes;
-        /// With `random`: file with the distribution of lengths, lines `BYTES PERCENT` (cumulative, as in HPCC's traffic generator) or BYTES,WEIGHT.
+        /// With `random`: file with the distribution of lengths, lines `BYTES PERCENT` (cumulative, as in
+        /// HPCC's traffic generator) or BYTES,WEIGHT.
         sizes: Option<PathBuf>, "FILE", value_parser!(PathBuf);
         /// With `random`: payload offered by each host, as a share of its link [default: 50%].
         load: Option<f64>, "PERCENT", share;
@@ -90,10 +93,11 @@ flags! {
         ack_class: Option<u8>, "N", value_parser!(u8);
         /// Retransmission timeout [default: 4ms].
         timeout: Option<u64>, "TIME", parse_time_ns;
-        /// After a loss, retransmit everything from there (go-back-n; probe: with the data plane's tail-loss probe), or only
-        /// missing packets (selective) [default: go-back-n].
+        /// After a loss, retransmit everything from there (go-back-n; probe: with the data plane's tail-loss
+        /// probe), or only missing packets (selective) [default: go-back-n].
         recovery: Option<Recovery>, "go-back-n|probe|selective", parse_word::<Recovery>;
-        /// With selective recovery: packets that may overtake another before it counts as lost [default: 0, with spray 64].
+        /// With selective recovery: packets that may overtake another before it counts as lost [default: 0,
+        /// with spray 64].
         reordering: Option<u32>, "N", value_parser!(u32);
         /// Maximum bytes in flight per QP; 0: no limit [default: 0].
         window: Option<u64>, "SIZE", parse_bytes;
@@ -107,7 +111,8 @@ flags! {
     "Switches":
         /// Buffer of each switch, shared by all ports [default: 32MB].
         buffer: Option<u64>, "SIZE", parse_bytes;
-        /// When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress) [default: egress].
+        /// When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress)
+        /// [default: egress].
         marking: Option<Marking>, "WHERE", parse_word::<Marking>;
         /// Whether Kmin and Kmax apply to hosts' links, and scale with the rate of other ports [default: off].
         wred_by_rate: Option<bool>, "on|off", on_off;
@@ -119,13 +124,15 @@ flags! {
         alpha: Option<f64>, "PERCENT", share;
         /// Fixed threshold instead of --alpha (SONiC's static_th).
         threshold: Option<u64>, "SIZE", parse_bytes;
-        /// Buffer reserved for packets that arrive after a pause request [default: two delays at link rate, and three frames].
+        /// Buffer reserved for packets that arrive after a pause request [default: two delays at link rate,
+        /// and three frames].
         headroom: Option<u64>, "SIZE", parse_bytes;
         /// A paused port resumes this far below its threshold [default: 18432B].
         xon_offset: Option<u64>, "SIZE", parse_bytes;
         /// PFC watchdog: DETECTION,RESTORATION,drop or forward [default: none].
         watchdog: Option<Watchdog>, "TIME,TIME,ACTION", watchdog;
-        /// Without PFC: packets that do not fit lose their payload and continue in this class [default: they are dropped].
+        /// Without PFC: packets that do not fit lose their payload and continue in this class [default: they
+        /// are dropped].
         trim: Option<u8>, "CLASS", value_parser!(u8);
 
     "Congestion control":
@@ -166,7 +173,8 @@ struct OneFlag {
 const REFUSED: &str = "cannot simulate this fabric";
 
 impl FabricSetup {
-    /// Applies one setting: a flag without its dashes, a DCQCN parameter, or `kmin`, `kmax` and `pmax` of the flows' class.
+    /// Applies one setting: a flag without its dashes, a DCQCN parameter, or `kmin`, `kmax` and `pmax` of the
+    /// flows' class.
     ///
     /// # Errors
     /// The setting is unknown, or the text is not a value of it.

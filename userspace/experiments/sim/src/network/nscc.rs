@@ -191,7 +191,8 @@ impl Window {
         self.average_delay_ns += AVERAGE_WEIGHT * (delay_ns - self.average_delay_ns);
     }
 
-    /// At the end of a round trip with losses or long delays, sets the window to the bytes that arrived, if they are few.
+    /// At the end of a round trip with losses or long delays, sets the window to the bytes that arrived, if
+    /// they are few.
     ///
     /// Returns whether this acknowledgement has no further effect, also for marks of packets sent before.
     fn quick_adapt(

@@ -320,8 +320,8 @@ impl Default for Transport {
 }
 
 impl Switching {
-    /// A buffer of 32 MB; classes 3 and 4 lossless with dynamic thresholds (alpha 1/8) and this much headroom per port and
-    /// class, classes 6 and 7 strict, the rest lossy DWRR queues with alpha 1; ECMP.
+    /// A buffer of 32 MB; classes 3 and 4 lossless with dynamic thresholds (alpha 1/8) and this much headroom
+    /// per port and class, classes 6 and 7 strict, the rest lossy DWRR queues with alpha 1; ECMP.
     pub(crate) fn new(headroom_bytes: u64) -> Self {
         let pfc = Pfc {
             xoff: Threshold::Alpha(0.125),
@@ -348,8 +348,8 @@ impl Switching {
 impl Scenario {
     /// `workload` on `topology` with the defaults of everything else, until it is complete or a second has passed.
     ///
-    /// The headroom is what may arrive at a port after it has requested a pause: twice the longest delay of a link at the
-    /// highest rate, and a frame of each side.
+    /// The headroom is what may arrive at a port after it has requested a pause: twice the longest delay of a
+    /// link at the highest rate, and a frame of each side.
     pub fn new(topology: Topology, workload: Workload, config: Config) -> Self {
         let rate_bps = topology.links.iter().map(|link| link.rate_bps).max().unwrap_or(0);
         let delay_ns = topology.links.iter().map(|link| link.delay_ns).max().unwrap_or(0);

@@ -1,6 +1,7 @@
 //! Topology: hosts, switches, links.
 //!
-//! A host has one link, to a switch. Nodes are numbered, hosts first; a node's ports are numbered in the order of its links.
+//! A host has one link, to a switch. Nodes are numbered, hosts first; a node's ports are numbered in the
+//! order of its links.
 
 mod file;
 mod routes;

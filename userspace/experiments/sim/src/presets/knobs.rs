@@ -86,8 +86,8 @@ const OF_DCQCN: [&str; 11] = [
     "cnp_limit",
     "pacing_",
 ];
-/// Parameters in `changes` without effect: those of DCQCN and of the tail-loss probe if they need a setting, and WRED of
-/// classes without ECN-capable flows.
+/// Parameters in `changes` without effect: those of DCQCN and of the tail-loss probe if they need a setting,
+/// and WRED of classes without ECN-capable flows.
 pub(crate) fn parameters_without_effect<'a>(
     changes: &'a [Assignment],
     of_dcqcn: Option<&'a str>,

@@ -20,7 +20,8 @@ fn with(mut rates: Rates, name: &str, value: u64, spread: u64) -> Rates {
     rates
 }
 
-/// Evaluates one changed host, with metrics `before` and `now`, and an unchanged one, with metrics `control.0` and `control.1`.
+/// Evaluates one changed host, with metrics `before` and `now`, and an unchanged one, with metrics
+/// `control.0` and `control.1`.
 fn evaluate_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
     evaluated_hosts(1, before, now, control)
 }

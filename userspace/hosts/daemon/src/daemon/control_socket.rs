@@ -70,8 +70,8 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
     Ok(Opened { control: control.clone(), owned, listener, without_group })
 }
 
-/// Locks a file next to the socket, for as long as the result exists: without a lock, a daemon that starts at the same time
-/// would replace the socket.
+/// Locks a file next to the socket, for as long as the result exists: without a lock, a daemon that starts at
+/// the same time would replace the socket.
 fn own(socket: &Path) -> Result<File> {
     let path = socket.with_added_extension("daemon");
     let failed = format_args!("cannot lock {}", path.display());

@@ -63,7 +63,8 @@ impl HostCongestion {
     }
 }
 
-/// The kernel's default of `net.core.netdev_max_backlog`, which only the initial network namespace shows on older kernels.
+/// The kernel's default of `net.core.netdev_max_backlog`, which only the initial network namespace shows on
+/// older kernels.
 const MAX_BACKLOG: u64 = 1_000;
 
 /// The last reading and maximum backlog, shared by the interfaces of a tick.

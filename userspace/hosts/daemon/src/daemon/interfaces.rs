@@ -344,8 +344,8 @@ impl ManagedInterfaces {
         Ok(candidates)
     }
 
-    /// Of managed attachments without a journal, leaves those in `host_state.without_journal` that may be attached again now.
-    /// Those that must wait count as attached, others as detached.
+    /// Of managed attachments without a journal, leaves those in `host_state.without_journal` that may be
+    /// attached again now. Those that must wait count as attached, others as detached.
     fn limit_replacements(&mut self, host_state: &mut HostState) {
         for (id, served) in &mut self.served {
             if !host_state.without_journal.contains(&id.ifindex) {
@@ -386,8 +386,8 @@ impl ManagedInterfaces {
         }
     }
 
-    /// Warns once about entries of the file that match no interface, except patterns of names: a typing error looks like
-    /// an interface that has yet to appear.
+    /// Warns once about entries of the file that match no interface, except patterns of names: a typing error
+    /// looks like an interface that has yet to appear.
     fn warn_absent(&mut self) {
         let Scope::File(config) = &self.scope else { return };
         let absent: BTreeSet<String> = config.absent().map(ToString::to_string).collect();

@@ -126,8 +126,8 @@ impl RdmaView {
             return Ok(present);
         }
         let above = self.stack.with_upper(ifindex);
-        // Devices on this interface, on those above it (a bridge or a bond, say), and on those below it, as soft-RoCE uses
-        // the addresses of VLANs but has no device on them.
+        // Devices on this interface, on those above it (a bridge or a bond, say), and on those below it, as
+        // soft-RoCE uses the addresses of VLANs but has no device on them.
         let below = self.stack.with_those_below([ifindex]);
         let devices: Vec<u32> =
             above.union(&below).filter_map(|iface| self.devices.get(iface)).flatten().copied().collect();

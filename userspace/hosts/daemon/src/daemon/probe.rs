@@ -87,8 +87,8 @@ impl Work for Prober {
         let probe = match &mut self.probe {
             Some(probe) => probe,
             None => {
-                // Requesters announced to an earlier daemon, or before the parameters changed. One idle since then may have
-                // wrapped its PSNs: forget it.
+                // Requesters announced to an earlier daemon, or before the parameters changed. One idle since
+                // then may have wrapped its PSNs: forget it.
                 let known = self.port.maps().requesters().collect::<std::result::Result<Vec<_>, _>>()?;
                 for (id, requester) in known {
                     if now_ns.saturating_sub(requester.last_used_ns()) > FRESH_NS {

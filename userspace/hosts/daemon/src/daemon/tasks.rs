@@ -1,5 +1,5 @@
-//! Periodic tasks for attached interfaces: one thread per kind of task, with one netlink socket, handles all interfaces;
-//! all tasks share one set of maps per interface.
+//! Periodic tasks for attached interfaces: one thread per kind of task, with one netlink socket, handles all
+//! interfaces; all tasks share one set of maps per interface.
 
 mod looper;
 

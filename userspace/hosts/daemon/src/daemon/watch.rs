@@ -75,8 +75,8 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len()))
 }
 
-/// Notifies of added, removed and changed interfaces (rtnetlink, group `RTNLGRP_LINK`). Messages are ignored: interfaces
-/// are listed again, so lost ones do no harm, and bursts are merged.
+/// Notifies of added, removed and changed interfaces (rtnetlink, group `RTNLGRP_LINK`). Messages are ignored:
+/// interfaces are listed again, so lost ones do no harm, and bursts are merged.
 pub(super) fn links() -> Result<Arc<Notify>> {
     let (connection, _, mut messages) =
         new_multicast_connection(&[MulticastGroup::Link]).context("cannot watch the network interfaces")?;

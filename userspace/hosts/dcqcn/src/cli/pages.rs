@@ -1,5 +1,5 @@
-//! Help with commands in groups (clap supports headings for options only), and manual pages next to those of the commands:
-//! dcqcn.toml(5) and dcqcn-parameters(7).
+//! Help with commands in groups (clap supports headings for options only), and manual pages next to those of
+//! the commands: dcqcn.toml(5) and dcqcn-parameters(7).
 
 use std::fmt::Write as _;
 

@@ -20,8 +20,9 @@ pub(super) enum PeerCommand {
 
 /// Check the path to another host: TCP, offloads, RoCEv2 packets, ECN, DSCP, MTU and the latency of CNPs.
 ///
-/// The other host runs `dcqcn doctor listen`. Packets are sent in both directions. RoCEv2 test packets name QPN 0xffffff,
-/// which is reserved for multicast, so no QP receives them. `--json` prints a report without addresses.
+/// The other host runs `dcqcn doctor listen`. Packets are sent in both directions. RoCEv2 test packets name
+/// QPN 0xffffff, which is reserved for multicast, so no QP receives them. `--json` prints a report without
+/// addresses.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Exit codes: 0 nothing worse than info, 1 the check could not run, 2 wrong usage, 4 warnings, 5 errors, 130 interrupted.

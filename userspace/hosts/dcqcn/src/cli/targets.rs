@@ -75,8 +75,8 @@ fn pattern(word: &str) -> anyhow::Result<Pattern> {
         .with_context(|| format!("cannot read the pattern {word}; write, for example, 'eth*' or 'eth[0-3]'"))
 }
 
-/// The interfaces to attach: those named, and all unattached ones whose name or an altname matches a pattern or that, with
-/// `all_rdma`, have an RDMA device.
+/// The interfaces to attach: those named, and all unattached ones whose name or an altname matches a pattern
+/// or that, with `all_rdma`, have an RDMA device.
 pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec<String>> {
     let netlink = Netlink::connect()?;
     let devices = if all_rdma { netlink.rdma_devices()? } else { Vec::new() };

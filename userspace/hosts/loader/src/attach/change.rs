@@ -1,5 +1,5 @@
-//! Atomic parameter changes of one or several attachments, and those that follow changes of the interface after attaching:
-//! its speed, and the bridge or macvlan above it.
+//! Atomic parameter changes of one or several attachments, and those that follow changes of the interface
+//! after attaching: its speed, and the bridge or macvlan above it.
 
 use std::time::Duration;
 
@@ -206,9 +206,9 @@ pub fn change<E: From<Error>>(
     both.ok_or_else(|| Error::NotAttached { iface: iface.to_owned() }.into())
 }
 
-/// Updates the parameters of an attachment that follow its interface: the hardware's speed and address, `link_rate`,
-/// `queue_limit` and `np_other_host`. `params` are the active ones. Returns the changes of the latter three, and the first
-/// error.
+/// Updates the parameters of an attachment that follow its interface: the hardware's speed and address,
+/// `link_rate`, `queue_limit` and `np_other_host`. `params` are the active ones. Returns the changes of the
+/// latter three, and the first error.
 pub fn follow(sweep: &Sweep, info: &Info, params: &Params) -> (Vec<Change>, Option<Error>) {
     let (mut changes, mut failed) = (Vec::new(), None);
     for followed in [
@@ -224,9 +224,9 @@ pub fn follow(sweep: &Sweep, info: &Info, params: &Params) -> (Vec<Change>, Opti
     (changes, failed)
 }
 
-/// Updates the hardware's speed and address in the parameters, and `link_rate` from its source: that speed, or the rate of
-/// the shaper. A rate that was specified or set explicitly is preserved, as is any while the link is down, or while a change
-/// is pending confirmation.
+/// Updates the hardware's speed and address in the parameters, and `link_rate` from its source: that speed,
+/// or the rate of the shaper. A rate that was specified or set explicitly is preserved, as is any while the
+/// link is down, or while a change is pending confirmation.
 fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, netlink, links, .. } = sweep;
     let iface = info.iface.as_str();
@@ -272,8 +272,8 @@ fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Optio
     Ok(change)
 }
 
-/// Updates `queue_limit` if the limit of the shaper from which it was taken has changed. Values that were set explicitly, and
-/// differ, are preserved.
+/// Updates `queue_limit` if the limit of the shaper from which it was taken has changed. Values that were set
+/// explicitly, and differ, are preserved.
 fn follow_queue_limit(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let derived = info.derived.filter(|derived| derived.queue_limit_bytes != 0);
     let (Some(_), Some(derived)) = (sweep.link(info.ifindex), derived) else { return Ok(None) };

@@ -22,8 +22,8 @@ use crate::{failpoint, pacer, queues};
 
 /// aya's loader, which parses the kernel's types, for all attaches of a call; `None` until one needs it.
 ///
-/// Its lock serialises the creation of shared maps: the first attach creates them, later ones reuse them. Other processes
-/// are excluded by the lock of the [`StateDir`].
+/// Its lock serialises the creation of shared maps: the first attach creates them, later ones reuse them.
+/// Other processes are excluded by the lock of the [`StateDir`].
 pub(super) type Loader = Mutex<Option<EbpfLoader<'static>>>;
 
 /// Executes `plan`; `inherited` are undo steps left over from an earlier attachment.

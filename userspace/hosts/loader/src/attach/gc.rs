@@ -21,8 +21,8 @@ pub struct Freed {
     pub problem: Option<String>,
 }
 
-/// Frees attachments of removed namespaces and interfaces, and undoes partial ones in this namespace. Of existing interfaces,
-/// those whose journal is missing are freed if `may_free` accepts their index.
+/// Frees attachments of removed namespaces and interfaces, and undoes partial ones in this namespace. Of
+/// existing interfaces, those whose journal is missing are freed if `may_free` accepts their index.
 pub fn gc(may_free: impl Fn(u32) -> bool) -> Result<Vec<Freed>, Error> {
     let state_dir = StateDir::here()?;
     let mut freed = elsewhere(&state_dir);

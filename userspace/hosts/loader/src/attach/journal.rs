@@ -1,8 +1,8 @@
 //! Journal of an attachment: undo steps, written before each change and undone in reverse order.
 //!
-//! It does not access the kernel: the store and the function that undoes a step are arguments. Attachments are identified
-//! by boot, network namespace and interface index, names are only labels. Another interface may have taken the index since:
-//! one moved here from another namespace, or created with it.
+//! It does not access the kernel: the store and the function that undoes a step are arguments. Attachments
+//! are identified by boot, network namespace and interface index, names are only labels. Another interface
+//! may have taken the index since: one moved here from another namespace, or created with it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -107,8 +107,8 @@ impl Record {
     }
 }
 
-/// Parses a journal of `iface`, which is `None` if it does not exist. The format is checked first, because other formats
-/// may have other fields.
+/// Parses a journal of `iface`, which is `None` if it does not exist. The format is checked first, because
+/// other formats may have other fields.
 pub(super) fn parse(path: &Path, iface: impl Fn() -> Option<String>, text: &[u8]) -> Result<Record, Error> {
     let bad = |source: Box<dyn std::error::Error + Send + Sync>| match iface() {
         Some(iface) => Error::Info { iface, path: path.to_owned(), source },

@@ -140,8 +140,8 @@ pub(super) fn queue_limit_bytes(shaping: &Shaping) -> Option<u64> {
 
 /// Speed of the slowest link that a flow through `link` uses; `None` if no driver reports one.
 ///
-/// Inline, the parameters apply to both ports: the speed of the slower one. A bond or team reports the sum of its members
-/// (`bond_ethtool_get_link_ksettings`), and a host's flow uses one of them: that of the fastest.
+/// Inline, the parameters apply to both ports: the speed of the slower one. A bond or team reports the sum of
+/// its members (`bond_ethtool_get_link_ksettings`), and a host's flow uses one of them: that of the fastest.
 pub(super) fn path_speed_bps(
     netlink: &Netlink,
     links: &[Link],

@@ -1,5 +1,5 @@
-//! Checks that this process and this kernel can attach at all, and do not kill soft-RoCE QPs, which fail when a qdisc drops
-//! one of their packets (Linux 6.12+).
+//! Checks that this process and this kernel can attach at all, and do not kill soft-RoCE QPs, which fail when
+//! a qdisc drops one of their packets (Linux 6.12+).
 
 use std::{fs, io};
 

@@ -38,7 +38,8 @@ impl Part {
     }
 }
 
-/// Interfaces and qdiscs of the namespace, and the number of online CPUs, read once to verify or update many attachments.
+/// Interfaces and qdiscs of the namespace, and the number of online CPUs, read once to verify or update many
+/// attachments.
 pub struct Sweep {
     pub(super) state_dir: StateDir,
     pub(super) netlink: Netlink,
@@ -89,7 +90,8 @@ impl Sweep {
         info.has_lost_maps(&self.state_dir.pins(info.ifindex)) && self.verify(info).is_ok()
     }
 
-    /// Whether an attachment runs with pins that this process cannot access. If it could, their file system was unmounted.
+    /// Whether an attachment runs with pins that this process cannot access. If it could, their file system
+    /// was unmounted.
     pub fn is_kept_elsewhere(&self, info: &Info) -> bool {
         matches!(self.verify(info), Err(Error::KeptElsewhere { .. }))
     }

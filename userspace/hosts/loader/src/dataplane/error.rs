@@ -25,7 +25,8 @@ pub enum Error {
     #[error("cannot deliver a tail-loss probe or NAK to interface {ifindex}: {}", cause(*.result))]
     NotDelivered {
         ifindex: u32,
-        /// Result of `bpf_clone_redirect`: an error number if negative, otherwise a verdict that the packet was dropped.
+        /// Result of `bpf_clone_redirect`: an error number if negative, otherwise a verdict that the packet
+        /// was dropped.
         result: i32,
     },
     #[error("map EVENTS cannot be mapped into memory: {source}")]

@@ -108,8 +108,8 @@ impl Maps {
 
     /// Active parameters, copied from the kernel only after a change: a daemon reads them every second for each port.
     ///
-    /// Every change moves the index and the time at which a slot became inactive, so `ACTIVE` identifies them. Ordering:
-    /// the index is part of the address of the parameters, hence read before them.
+    /// Every change moves the index and the time at which a slot became inactive, so `ACTIVE` identifies
+    /// them. Ordering: the index is part of the address of the parameters, hence read before them.
     pub fn params(&self) -> Result<Arc<Params>, Error> {
         let active = self.active()?;
         let mut known = lock(&self.known);
@@ -503,10 +503,11 @@ fn wait_for_programs() {
 
 /// Reads after the first that must find a flow unlocked and unchanged, with a fence before each.
 ///
-/// Suppose that the first read saw one of two stores made under a lock. The fence orders it before the second read, which
-/// therefore found the lock taken, or released after both stores. On x86 the second read, in ascending order from the lock
-/// on, then sees both. A CPU that reorders loads may have read the data before the lock: the next fence orders the lock
-/// before the data of a third read, which sees both. `common/tests/ordering.rs` checks this.
+/// Suppose that the first read saw one of two stores made under a lock. The fence orders it before the second
+/// read, which therefore found the lock taken, or released after both stores. On x86 the second read, in
+/// ascending order from the lock on, then sees both. A CPU that reorders loads may have read the data before
+/// the lock: the next fence orders the lock before the data of a third read, which sees both.
+/// `common/tests/ordering.rs` checks this.
 pub(super) const EQUAL_READS: u8 = if cfg!(target_arch = "x86_64") { 1 } else { 2 };
 
 /// A set of the RP table, read until every flow was unlocked and equal in successive reads.

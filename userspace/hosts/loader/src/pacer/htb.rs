@@ -89,8 +89,8 @@ impl Classes {
         Ok(Self { ifindex, frame, found, ..Self::default() })
     }
 
-    /// Updates the classes; `cuts` are the flows announced by the data plane since the last call. Does not lock the maps
-    /// during a query or commit.
+    /// Updates the classes; `cuts` are the flows announced by the data plane since the last call. Does not
+    /// lock the maps during a query or commit.
     pub fn update<M: Deref<Target = Maps>>(
         &mut self,
         netlink: &Netlink,

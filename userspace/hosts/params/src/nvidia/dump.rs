@@ -87,8 +87,8 @@ impl Import {
     }
 }
 
-/// Reason for skipping a setting that is not a parameter here; `None` if it does not concern congestion control, which a
-/// file in the directory of a known parameter does.
+/// Reason for skipping a setting that is not a parameter here; `None` if it does not concern congestion
+/// control, which a file in the directory of a known parameter does.
 fn unknown(name: &str, value: &str, is_next_to_known: bool) -> Option<String> {
     match (name, value) {
         ("roce_cc_prio_mask", _) => Some(format!(
@@ -231,7 +231,8 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
                 _ => (name, ANY_PORT),
             };
             let values: Vec<&str> = values.split(separates).filter(|value| !value.is_empty()).collect();
-            // `mlxconfig -e` has three columns: default, current, next boot. Other text is not a number, which is reported.
+            // `mlxconfig -e` has three columns: default, current, next boot. Other text is not a number,
+            // which is reported.
             let next_boot = match values.as_slice() {
                 [_, current, next] if is_mlxconfig && current != next => Some(plain(next)),
                 _ => None,

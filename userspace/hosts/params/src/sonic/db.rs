@@ -151,8 +151,8 @@ macro_rules! scalars {
     };
 }
 
-/// Reads a JSON value. Keys of an object may be repeated with equal values only: otherwise one of two rows, or half of a
-/// table in two parts, would be ignored.
+/// Reads a JSON value. Keys of an object may be repeated with equal values only: otherwise one of two rows,
+/// or half of a table in two parts, would be ignored.
 struct Consistent;
 
 impl<'de> DeserializeSeed<'de> for Consistent {
@@ -481,8 +481,8 @@ fn is_namespace(name: &str) -> bool {
         || number.is_some_and(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Tables from the rows of `sonic-db-dump`, `{"QUEUE|Ethernet0|3": {"type": "hash", "value": {...}}}`, or from such rows
-/// with the fields as the value. Tables next to the latter are unchanged.
+/// Tables from the rows of `sonic-db-dump`, `{"QUEUE|Ethernet0|3": {"type": "hash", "value": {...}}}`, or
+/// from such rows with the fields as the value. Tables next to the latter are unchanged.
 fn tables_of_dump(entries: Fields) -> Fields {
     let is_hash = |entry: &Value| entry.get("type").and_then(Value::as_str) == Some("hash");
     let is_dump = entries.iter().any(|(key, entry)| key.contains('|') && is_hash(entry));

@@ -151,8 +151,8 @@ impl<'a> Reader<'a> {
         ports.split(',').map(str::trim).any(|ports| ports == self.port || is_in_range(ports, self.port))
     }
 
-    /// Card and number of a row of the port, whose key is `PORT|NUMBER`, or `HOST|ASIC|PORT|NUMBER` on a chassis. A key with
-    /// the port in another position is listed.
+    /// Card and number of a row of the port, whose key is `PORT|NUMBER`, or `HOST|ASIC|PORT|NUMBER` on a
+    /// chassis. A key with the port in another position is listed.
     fn row_of_port(&mut self, row: &Row<'a>, what: &str) -> Option<(Vec<&'a str>, &'a str)> {
         let mut parts = row.key_parts();
         let is_port: Vec<bool> = parts.iter().map(|part| self.is_port(part)).collect();

@@ -163,8 +163,8 @@ impl Follow {
         Ok(Self { log, file })
     }
 
-    /// The entries appended since the last call, first those of a file that was rotated since. Malformed lines are skipped; an
-    /// incomplete line is left for the next call.
+    /// The entries appended since the last call, first those of a file that was rotated since. Malformed
+    /// lines are skipped; an incomplete line is left for the next call.
     pub fn read(&mut self) -> Result<Vec<Entry>, Error> {
         let failed = at(&self.log);
         let mut found = Vec::new();
@@ -201,7 +201,8 @@ fn at(log: &Log) -> impl Fn(io::Error) -> Error + use<> {
     move |source| Error { path: path.clone(), source }
 }
 
-/// Appends the entries from offset `from`, or all of a file that was truncated, and returns the end of the last complete line.
+/// Appends the entries from offset `from`, or all of a file that was truncated, and returns the end of the
+/// last complete line.
 fn append_from(mut file: &File, from: u64, entries: &mut Vec<Entry>) -> io::Result<u64> {
     let mut end = if from <= file.metadata()?.len() { from } else { 0 };
     file.seek(SeekFrom::Start(end))?;

@@ -137,9 +137,9 @@ impl ReceiveQp {
 
     /// Go-back-N: a trimmed packet.
     ///
-    /// A trimmed packet overtakes untrimmed packets sent before it. An immediate NAK for the expected packet would restart the sender
-    /// at packets that are in flight: they arrive twice, fill the queue, and cause more trimming. So the NAK is sent
-    /// when all previous packets have arrived.
+    /// A trimmed packet overtakes untrimmed packets sent before it. An immediate NAK for the expected packet
+    /// would restart the sender at packets that are in flight: they arrive twice, fill the queue, and cause
+    /// more trimming. So the NAK is sent when all previous packets have arrived.
     fn on_trimmed(&mut self, packet: &Packet) -> Option<Answer> {
         let goes_back = packet.psn <= self.last_psn;
         self.last_psn = packet.psn;

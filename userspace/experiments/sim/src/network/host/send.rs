@@ -1,6 +1,7 @@
 //! The sending end of a queue pair.
 //!
-//! The NIC consults the QP's rate machine and pacer when a packet leaves. Lost packets are recovered as [`Recovery`] specifies.
+//! The NIC consults the QP's rate machine and pacer when a packet leaves. Lost packets are recovered as
+//! [`Recovery`] specifies.
 
 use std::collections::VecDeque;
 

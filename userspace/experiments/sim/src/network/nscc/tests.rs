@@ -41,7 +41,8 @@ fn window_starts_at_its_maximum() {
 #[test]
 fn unmarked_window_grows_with_delay_margin() {
     let half = after(20, BASE_NS / 2, false).bytes;
-    // Twenty packets: per window half of the delay margin's share of four payloads, and once or twice 0.15 of a payload.
+    // Twenty packets: per window half of the delay margin's share of four payloads, and once or twice 0.15 of
+    // a payload.
     let growth = 2.0 * 9.0 * FRAME as f64 * 4.0 * 4_000.0 * 0.5 / (PRODUCT / 2.0);
     let grown = half - PRODUCT / 2.0;
     assert!((grown - growth - 600.0).abs() < growth * 0.1 + 600.0, "{grown} of {growth}");

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// For the fabrics of these tests: four links of 1 us, with frames of 4,162 bytes in one direction and ACKs in the other.
+/// For the fabrics of these tests: four links of 1 us, with frames of 4,162 bytes in one direction and ACKs
+/// in the other.
 pub(super) const NSCC: Nscc = Nscc { base_rtt_ns: 9_400, target_delay_ns: 9_400 };
 
 /// Marks from one fifth to four fifths of the bandwidth-delay product.

@@ -1,11 +1,12 @@
 //! Chakra execution traces (MLCommons): one file per rank, `PREFIX.0.et`, `PREFIX.1.et` and so on.
 //!
-//! A file is a sequence of length-prefixed messages: metadata, then nodes with their dependencies. Rank N is host N.
-//! Computations take their duration; sends and receives are flows; a collective is one over all ranks whose traces
-//! contain it ([`Collective`]), which must agree on its type, size and root, and on the number of collectives of their
-//! group; a barrier is an all-reduce without data. NVLink and the like are not modelled: all traffic
-//! uses the fabric. Of the nodes that PyTorch records for a collective, that of the CPU (`is_cpu_op`) only launches it: a
-//! computation. Control dependencies are ignored, as by Chakra's feeder: those of PyTorch are the call stack.
+//! A file is a sequence of length-prefixed messages: metadata, then nodes with their dependencies. Rank N is
+//! host N. Computations take their duration; sends and receives are flows; a collective is one over all ranks
+//! whose traces contain it ([`Collective`]), which must agree on its type, size and root, and on the number
+//! of collectives of their group; a barrier is an all-reduce without data. NVLink and the like are not
+//! modelled: all traffic uses the fabric. Of the nodes that PyTorch records for a collective, that of the CPU
+//! (`is_cpu_op`) only launches it: a computation. Control dependencies are ignored, as by Chakra's feeder:
+//! those of PyTorch are the call stack.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

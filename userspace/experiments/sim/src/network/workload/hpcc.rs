@@ -1,9 +1,9 @@
 //! The files of HPCC's simulator: flows, and topologies.
 //!
-//! Both number nodes, switches included, from 0; a topology keeps these ids in the names of its nodes. A flow file starts
-//! with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file starts with the numbers of
-//! nodes, switches and links and the list of switches; each line is `A B RATE DELAY ERROR_RATE`. Descendants of that
-//! simulator extend the first line.
+//! Both number nodes, switches included, from 0; a topology keeps these ids in the names of its nodes. A flow
+//! file starts with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file
+//! starts with the numbers of nodes, switches and links and the list of switches; each line is
+//! `A B RATE DELAY ERROR_RATE`. Descendants of that simulator extend the first line.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -23,9 +23,9 @@ const OMITTED: u32 = u32::MAX;
 const FIRST_START_NS: u64 = 2_000_000_000;
 
 impl Workload {
-    /// Reads a flow file. Each flow has its own QP in `class`; the priority group of the file concerns HPCC's switches
-    /// only. If no flow starts before 2 s, as in files of HPCC's traffic generator, these are subtracted. SRC and DST are
-    /// ids of nodes if `topology` has such ids, and otherwise numbers of hosts.
+    /// Reads a flow file. Each flow has its own QP in `class`; the priority group of the file concerns HPCC's
+    /// switches only. If no flow starts before 2 s, as in files of HPCC's traffic generator, these are
+    /// subtracted. SRC and DST are ids of nodes if `topology` has such ids, and otherwise numbers of hosts.
     ///
     /// # Errors
     /// A line is malformed, names a node that is not a host, or fewer lines follow than announced.

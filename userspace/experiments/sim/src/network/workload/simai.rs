@@ -1,13 +1,14 @@
 //! Workload files of SimAI: the layers of a model, each with computations and collectives.
 //!
-//! The first line has `model_parallel_NPU_group: N`, `ep: N` and `all_gpus: N` (by default all hosts), the second the
-//! number of layers. A layer is `NAME DEPENDENCY`, then three times time, collective and bytes (forward, input gradient,
-//! weight gradient), then the time of the update; times are in nanoseconds. One iteration is simulated: forward through
-//! all layers, then backward. Every GPU is a host of the fabric: NVLink is not modelled.
+//! The first line has `model_parallel_NPU_group: N`, `ep: N` and `all_gpus: N` (by default all hosts), the
+//! second the number of layers. A layer is `NAME DEPENDENCY`, then three times time, collective and bytes
+//! (forward, input gradient, weight gradient), then the time of the update; times are in nanoseconds. One
+//! iteration is simulated: forward through all layers, then backward. Every GPU is a host of the fabric:
+//! NVLink is not modelled.
 //!
-//! With `pp: N` the layers are those of one pipeline stage. A stage is a block of neighbouring ranks, and starts when each
-//! rank has `ga` messages of `pp_comm` bytes from its counterpart in the stage before; gradients go the same way back.
-//! Micro-batches do not overlap.
+//! With `pp: N` the layers are those of one pipeline stage. A stage is a block of neighbouring ranks, and
+//! starts when each rank has `ga` messages of `pp_comm` bytes from its counterpart in the stage before;
+//! gradients go the same way back. Micro-batches do not overlap.
 
 use super::collective::{Collective, Pairs};
 use super::{MAX_FLOW_BYTES, Wait, Workload};

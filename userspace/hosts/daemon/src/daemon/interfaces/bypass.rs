@@ -1,5 +1,5 @@
-//! TC programs of other applications that end a chain before ours: detected by packets that the interface counts and our
-//! program does not.
+//! TC programs of other applications that end a chain before ours: detected by packets that the interface
+//! counts and our program does not.
 
 use std::cell::LazyCell;
 
@@ -35,8 +35,8 @@ impl ChainWatch {
         interface - mark.interface >= MIN_UNSEEN_PACKETS
     }
 
-    /// Hooks of `info` whose packets end before our program, with the programs ahead of it; empty if there are none, `None`
-    /// without statistics.
+    /// Hooks of `info` whose packets end before our program, with the programs ahead of it; empty if there
+    /// are none, `None` without statistics.
     fn check(
         &mut self,
         sweep: &Sweep,
@@ -69,8 +69,8 @@ impl ChainWatch {
 }
 
 impl ManagedInterfaces {
-    /// Checks whether other applications' programs end TC chains before ours, and logs changes. Returns whether the state
-    /// has changed.
+    /// Checks whether other applications' programs end TC chains before ours, and logs changes. Returns
+    /// whether the state has changed.
     pub(super) fn check_chains(&mut self, sweep: &Sweep) -> bool {
         let Self { netlink, served, .. } = self;
         let all = LazyCell::new(|| netlink.statistics().unwrap_or_default());

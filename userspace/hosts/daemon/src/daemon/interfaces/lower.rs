@@ -16,8 +16,8 @@ use crate::daemon::repair::{Due, Repair, suspension};
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl ManagedInterfaces {
-    /// Checks parts of attachments; if `all`, also what follows the interface, and TC chains. Returns whether the state has
-    /// changed.
+    /// Checks parts of attachments; if `all`, also what follows the interface, and TC chains. Returns whether
+    /// the state has changed.
     pub(in crate::daemon) fn check(&mut self, all: bool) -> bool {
         // Once for everything: with hundreds of ports, reading them takes longer than the checks.
         let sweep = match Sweep::take() {
@@ -146,8 +146,8 @@ impl ManagedInterfaces {
         has_changed
     }
 
-    /// Ends attachments whose maps were removed; the next update of the interfaces attaches them again. Nothing of them is
-    /// left to preserve.
+    /// Ends attachments whose maps were removed; the next update of the interfaces attaches them again.
+    /// Nothing of them is left to preserve.
     pub(super) fn end_lost(&mut self, lost: Vec<Info>) {
         self.tasks.remove(&lost.iter().map(Info::id).collect::<Vec<_>>());
         for info in &lost {

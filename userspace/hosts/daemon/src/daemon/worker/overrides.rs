@@ -1,5 +1,5 @@
-//! The host's own file, and the override by clients, which is persisted: replaced atomically, and durable across a power
-//! cut.
+//! The host's own file, and the override by clients, which is persisted: replaced atomically, and durable
+//! across a power cut.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
@@ -195,8 +195,8 @@ pub(super) struct Trial {
 const MAX_CLOCK_STEP_S: u64 = 60;
 
 impl Trial {
-    /// Time left at a time in seconds since 1970. None at a time before the trial, as after a boot without a clock: at each
-    /// start, the deadline would begin again.
+    /// Time left at a time in seconds since 1970. None at a time before the trial, as after a boot without a
+    /// clock: at each start, the deadline would begin again.
     pub(super) fn left(&self, now_s: u64) -> Duration {
         let left_s = self.until_unix_s.saturating_sub(now_s);
         let is_before = left_s > self.within_s.saturating_add(MAX_CLOCK_STEP_S);

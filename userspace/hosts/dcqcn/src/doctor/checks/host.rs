@@ -34,7 +34,8 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// `softnet-drops`, `softnet-saturated`, `softnet-squeezed`: congestion of the receiving host, which no mark reports to a sender.
+/// `softnet-drops`, `softnet-saturated`, `softnet-squeezed`: congestion of the receiving host, which no mark
+/// reports to a sender.
 pub(super) fn softnet(snapshot: &Snapshot) -> Option<Finding> {
     /// Events per second above which a CPU does not keep up.
     const MANY_PER_S: u64 = 100;

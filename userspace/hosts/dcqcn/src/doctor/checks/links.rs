@@ -32,8 +32,8 @@ pub(super) fn mtu_small(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     (link.mtu < MTU).then(|| Finding::info("mtu-small", what, evidence).fix(fix))
 }
 
-/// Commands that raise an interface's MTU. The kernel refuses one above that of the interface below, less the headers of
-/// a tunnel.
+/// Commands that raise an interface's MTU. The kernel refuses one above that of the interface below, less the
+/// headers of a tunnel.
 fn raise_mtu(snapshot: &Snapshot, link: &Link) -> String {
     /// Over IPv6, the longer ones.
     const VXLAN_BYTES: u32 = 70;
@@ -148,8 +148,8 @@ fn missing_queues(snapshot: &Snapshot, link: &Link, iface: &str) -> Option<Findi
     const ID: &str = "xdp-queues";
     let ([active, most], name) = (link.queue_pairs?, &link.name);
     let finding = match link.driver.as_deref()? {
-        // Adds one for each possible CPU, or none if not all are free (`virtnet_xdp_set`). They count as active pairs, but
-        // the stack has only their receive queues.
+        // Adds one for each possible CPU, or none if not all are free (`virtnet_xdp_set`). They count as
+        // active pairs, but the stack has only their receive queues.
         "virtio_net" => {
             let ([rx, tx], cpus) = (link.queues?, snapshot.host.cpu_ids?);
             if rx != tx {

@@ -1,7 +1,7 @@
 //! RoCEv2 test packets: sent from a UDP socket, received by a packet socket.
 //!
-//! They are valid SEND requests to QPN 0xffffff, which IBTA reserves for multicast. Because their addresses are unicast,
-//! no adapter and no soft-RoCE delivers them to a QP.
+//! They are valid SEND requests to QPN 0xffffff, which IBTA reserves for multicast. Because their addresses
+//! are unicast, no adapter and no soft-RoCE delivers them to a QP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -93,7 +93,8 @@ impl Side {
         words.all(is_plain) && offloads.len() <= MAX_OFFLOADS
     }
 
-    /// Whether the host answers each CE-marked packet of a measurement, which sends one per interval, at most [`CNP_TIME`].
+    /// Whether the host answers each CE-marked packet of a measurement, which sends one per interval, at most
+    /// [`CNP_TIME`].
     pub(super) fn answers_measurement(&self) -> bool {
         let answers = |of: &Attached| of.np && of.cnp_interval_ns() <= CNP_TIME.as_nanos() as u64;
         self.attached.as_ref().is_some_and(answers)

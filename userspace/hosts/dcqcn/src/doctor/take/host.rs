@@ -63,7 +63,8 @@ pub(super) fn cpu_times() -> CpuTimes {
     parse_cpu_times(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
 }
 
-/// Lines `cpuN user nice system idle iowait irq softirq steal guest guest_nice`; `user` and `nice` include the guests' time.
+/// Lines `cpuN user nice system idle iowait irq softirq steal guest guest_nice`; `user` and `nice` include
+/// the guests' time.
 fn parse_cpu_times(text: &str) -> CpuTimes {
     const SOFTIRQ: usize = 6;
     const STEAL: usize = 7;

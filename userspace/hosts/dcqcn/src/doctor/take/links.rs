@@ -136,8 +136,8 @@ fn directory(link: &net::Link) -> Option<PathBuf> {
     same.then_some(dir)
 }
 
-/// Receive and transmit queues in an interface's sysfs directory; `None` on a kernel without RPS, which lists no receive
-/// queues.
+/// Receive and transmit queues in an interface's sysfs directory; `None` on a kernel without RPS, which lists
+/// no receive queues.
 fn queues(dir: &Path) -> Option<[u32; 2]> {
     let queues = names(dir.join("queues"));
     let [rx, tx] = ["rx-", "tx-"].map(|kind| queues.iter().filter(|name| name.starts_with(kind)).count());
