@@ -1,5 +1,7 @@
-//! The lock-free algorithms shared by programs and user space, under every order that the C11 memory model
-//! (hence arm64) permits, explored by loom. loom has its own atomics, so each test restates an algorithm, as
+//! The lock-free algorithms shared by programs and user space, in every order that the C11 memory model
+//! permits.
+//!
+//! That covers arm64. loom explores the orders; it has its own atomics, so each test restates an algorithm, as
 //! short as its orderings allow, and names the code. Data are relaxed atomics: each may be stale on its own.
 
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release};

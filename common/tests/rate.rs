@@ -81,9 +81,10 @@ fn worked_trace() {
     assert_eq!(format!("{:.6} {:.6}", decayed(1), decayed(5)), "0.996094 0.980621");
 }
 
-/// HPCC's simulator ("mlx") at 40 Gbit/s with t_alpha = t_dec = 50 us and t_inc = 55 us: the first two CNPs cause one
-/// cut, the target is kept, and additive increase is one event. The CNPs arrive 100 ns before the ticks that count
-/// them, so the order of simultaneous events is irrelevant.
+/// HPCC's simulator ("mlx") at 40 Gbit/s with t_alpha = t_dec = 50 us and t_inc = 55 us.
+///
+/// The first two CNPs cause one cut, the target is kept, and additive increase is one event. The CNPs arrive
+/// 100 ns before the ticks that count them, so the order of simultaneous events is irrelevant.
 #[test]
 fn firmware_worked_trace() {
     let (p, mut m) = new_flow(|s| {

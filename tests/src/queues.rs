@@ -56,9 +56,10 @@ pub const CASES: [(&str, &[&str], [f64; 3]); 4] = [
     ("queues 3 and 1 strict", &["queue.1.scheduler=strict"], [0.0, 0.0, 1.0]),
 ];
 
-/// Whether shares are as close to the expected ones as the kernel's own tests require: 5 %, and over 95 % for a strict
-/// queue. On htb 8 %: in half of eight runs the smallest of three had 0.157 or 0.158 instead of 0.150, for an unknown
-/// reason.
+/// Whether shares are as close to the expected ones as the kernel's own tests require.
+///
+/// That is 5 %, and over 95 % for a strict queue. On htb 8 %: in half of eight runs the smallest of three had
+/// 0.157 or 0.158 instead of 0.150, for an unknown reason.
 pub fn shares_match(choice: QueuesChoice, found: [f64; 3], expected: [f64; 3]) -> bool {
     let within = if choice == QueuesChoice::Htb { 0.08 } else { 0.05 };
     let is_near = |(found, expected): (f64, f64)| match expected {

@@ -1,6 +1,7 @@
-//! The OCI image, run by Debian's podman with the privileges and directories of the manifests, on a network
-//! namespace like the node's: the daemon manages interfaces, its file changes as a ConfigMap does, a fleet's
-//! rollout passes through it, and it takes over from a previous one.
+//! The OCI image, run by Debian's podman with the privileges and directories of the manifests.
+//!
+//! It runs on a network namespace like the node's: the daemon manages interfaces, its file changes as a
+//! ConfigMap does, a fleet's rollout passes through it, and it takes over from a previous one.
 
 use std::os::unix::fs::symlink;
 

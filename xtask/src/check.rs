@@ -113,11 +113,17 @@ const TEXTS: [&str; 13] = [
 const HOUSE_WORDS: &str = "xtask/words.txt";
 /// Quotes them.
 const GLOSSARY: &str = "CONTRIBUTING.md";
+/// Columns of a comment.
+const MAX_COLUMNS: usize = 120;
+/// Lines of the first paragraph of a doc comment.
+const MAX_SUMMARY: usize = 2;
 /// Terms, identifiers and deliberate misspellings in tests that codespell reports.
 const TERMS: &str = "bufer,ect,iif,inforce,inout,lod,ratatui,ser,swich,whats";
 
-/// Checks spelling, house words and Markdown of every text, and workflows by their schema, which
-/// check-jsonschema contains. The programs are in a Python environment below the target directory.
+/// Checks spelling, house words and Markdown of every text, and the length of comments.
+///
+/// Also checks workflows by their schema, which check-jsonschema contains. The programs are in a Python
+/// environment below the target directory.
 fn prose(workspace: &Workspace) -> Result<()> {
     header("prose");
     let bin = packages::pypi(workspace, "prose", &PACKAGES)?;
@@ -143,9 +149,37 @@ fn prose(workspace: &Workspace) -> Result<()> {
         linters.push(schema);
     }
     let complaints = linters.iter_mut().map(|linter| complaints(linter.current_dir(workspace.root())));
-    let complaints = complaints.collect::<Result<String>>()?;
+    let mut complaints = complaints.collect::<Result<String>>()?;
+    for file in texts.iter().filter(|file| file.ends_with(".rs")) {
+        let text = fs::read_to_string(workspace.root().join(file))?;
+        complaints.extend(long_comments(&text).iter().map(|(at, what)| format!("{file}:{at}: {what}\n")));
+    }
     ensure!(complaints.is_empty(), "{complaints}CONTRIBUTING.md has the rules and the standard terms");
     Ok(())
+}
+
+/// Lines of a Rust file at which a comment or the summary of a doc comment becomes too long; rustfmt wraps neither.
+fn long_comments(text: &str) -> Vec<(usize, &'static str)> {
+    let (mut found, mut summary, mut is_summary) = (Vec::new(), 0, true);
+    for (at, line) in (1..).zip(text.lines()) {
+        let comment = line.trim_start();
+        let doc = comment.strip_prefix("///").or_else(|| comment.strip_prefix("//!"));
+        // A row of a table cannot be wrapped.
+        let is_row = doc.is_some_and(|doc| doc.starts_with(" |"));
+        if comment.starts_with("//") && !is_row && line.chars().count() > MAX_COLUMNS {
+            found.push((at, "a comment of more than 120 columns"));
+        }
+        match doc.map(str::trim) {
+            None => (summary, is_summary) = (0, true),
+            Some("") => is_summary = false,
+            Some(_) if is_summary => summary += 1,
+            Some(_) => {}
+        }
+        if is_summary && summary == MAX_SUMMARY + 1 {
+            found.push((at, "a summary of more than two lines"));
+        }
+    }
+    found
 }
 
 /// Output of a linter; empty if it found nothing.
@@ -263,6 +297,16 @@ mod tests {
         let mut linter = Command::new("sh");
         assert_eq!(complaints(linter.args(["-c", "echo wrong; exit 65"])).unwrap(), "wrong\n");
         assert!(complaints(Command::new("sh").args(["-c", "exit 1"])).is_err());
+    }
+
+    #[test]
+    fn long_comments_reported() {
+        let found = |text: &str| long_comments(text).iter().map(|(at, _)| *at).collect::<Vec<_>>();
+        let wide = "a ".repeat(60);
+        assert_eq!(found(&format!("fn f() {{}}\n    // {wide}\n")), [2]);
+        assert!(found(&format!("//! | {wide} |\nconst A: &str = \"{wide}\";\n")).is_empty());
+        assert_eq!(found("fn f() {}\n/// One\n/// two\n/// three\n/// four.\nfn g() {}\n"), [4]);
+        assert!(found("//! One\n//! two.\n//!\n//! More\n//! and\n//! more.\n\n/// F.\n").is_empty());
     }
 
     #[test]

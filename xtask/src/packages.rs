@@ -42,8 +42,10 @@ const FILES: [(&str, &str); 4] = [
     ("axe-core/axe.min.js", "axe.js"),
 ];
 
-/// Gets the npm packages for the page of `dcqcn-fleet serve` and its test, pinned by version and hash in
-/// `userspace/fleet/npm`, if other ones are pinned than before. They are embedded into the command at build time, and
+/// Gets the npm packages for the page of `dcqcn-fleet serve` and its test, if other ones are pinned than
+/// before.
+///
+/// `userspace/fleet/npm` pins them by version and hash. They are embedded into the command at build time, and
 /// not needed to run the command.
 pub(crate) fn setup_web(workspace: &Workspace) -> Result<()> {
     let (from, to) = (workspace.root().join("userspace/fleet/npm"), workspace.web());

@@ -47,9 +47,11 @@ const ACQUIRED: u64 = 0;
 const CONTENDED: u64 = 1;
 const CHANGED: u64 = 2;
 
-/// Waits for a lock, as a BPF subprogram: the verifier walks every iteration of the loop, and does it once
-/// here instead of for each path that leads to a lock. A waiting CPU only reads, because a failed exchange
-/// would also take the cache line from the holder.
+/// Waits for a lock, as a BPF subprogram.
+///
+/// The verifier walks every iteration of the loop, and does it once here instead of for each path that leads
+/// to a lock. A waiting CPU only reads, because a failed exchange would also take the cache line from the
+/// holder.
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
 extern "C" fn dcqcn_lock_wait(word: *mut u32, seen: u64) -> u64 {

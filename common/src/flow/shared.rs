@@ -204,9 +204,10 @@ impl Shared {
         }
     }
 
-    /// Passes a packet of the flow in this way without lock and departure time; false, having changed
-    /// nothing, if the flow is not there, earlier packets may still wait, or the rate machine limits it.
-    /// `now_ns` may lag behind the clock.
+    /// Passes a packet of the flow in this way without lock and departure time.
+    ///
+    /// Returns false, having changed nothing, if the flow is not there, earlier packets may still wait, or
+    /// the rate machine limits it. `now_ns` may lag behind the clock.
     ///
     /// `data` is what the packet is charged with: packets and bytes. A packet without data is never limited.
     ///

@@ -18,9 +18,11 @@ pub struct Debt {
     pub is_due: u64,
 }
 
-/// Rates after each event of a run of increases: the target grows by a constant or growing step, and the rate
-/// halves its distance to the target's line. After the k-th event the rate is base + k · slope + k (k − 1) /
-/// 2 · growth − off / 2^k, the last rounded down.
+/// Rates after each event of a run of increases.
+///
+/// The target grows by a constant or growing step, and the rate halves its distance to the target's line.
+/// After the k-th event the rate is base + k · slope + k (k − 1) / 2 · growth − off / 2^k, the last rounded
+/// down.
 pub(super) struct Climb {
     /// Value of that line before the first event.
     pub(super) base_bps: u64,

@@ -741,10 +741,12 @@ impl Stack {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever is lost, trimmed, forged, late, reordered or unseen by the programs, and whenever probes and
-    /// NAKs are sent: no SEND completes that the responder has not accepted, no READ without all of its
-    /// responses, no QP ends by a probe, none by an ACK if the programs see all packets, and everything
-    /// completes in the end. No NAK names a PSN beyond those accepted.
+    /// Safety and progress under loss, trimming, forgery, delay, reordering and unseen packets, whenever
+    /// probes and NAKs are sent.
+    ///
+    /// No SEND completes that the responder has not accepted, no READ without all of its responses, no QP
+    /// ends by a probe, none by an ACK if the programs see all packets, and everything completes in the end.
+    /// No NAK names a PSN beyond those accepted.
     #[test]
     fn only_accepted_messages_complete(
         start in any::<u32>(),

@@ -76,9 +76,11 @@ pod_above() {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Topology {
-    /// Script for both guests that creates the interfaces; `$N` is the guest's number, `$M` the other's, and
-    /// `bridge_above IFACE` makes an interface a port of the bridge `top0`; `pod_above IFACE` also moves
-    /// `pod0`, the far end of `low0`, to the network namespace `pod`, and `low0` to that bridge.
+    /// Script for both guests that creates the interfaces.
+    ///
+    /// `$N` is the guest's number, `$M` the other's. `bridge_above IFACE` makes an interface a port of the
+    /// bridge `top0`; `pod_above IFACE` also moves `pod0`, the far end of `low0`, to the network namespace
+    /// `pod`, and `low0` to that bridge.
     pub script: &'static str,
     /// Interface with the address and the RDMA device.
     pub rdma: &'static str,

@@ -43,9 +43,10 @@ impl Path {
         Ok(())
     }
 
-    /// Sends packets; all but the first are marked, and the first marked one is answered. `out` and `across`
-    /// set a frame's Ethernet addresses at the sender and behind the switch; `back` sets those of the CNP
-    /// when it reaches the sender.
+    /// Sends packets; all but the first are marked, and the first marked one is answered.
+    ///
+    /// `out` and `across` set a frame's Ethernet addresses at the sender and behind the switch; `back` sets
+    /// those of the CNP when it reaches the sender.
     fn answers(
         &self,
         data: &Roce,

@@ -166,8 +166,10 @@ impl Tree {
     }
 
     /// A program of the tree, with the tree's own libraries, under the name `argv0`, in a network namespace
-    /// if named. It has priority over other work: a guest's clock runs on while the guest does not, so its
-    /// queues would overflow.
+    /// if named.
+    ///
+    /// It has priority over other work: a guest's clock runs on while the guest does not, so its queues would
+    /// overflow.
     pub(super) fn command_in(&self, netns: Option<&str>, program: &str, argv0: &str) -> Command {
         let libraries = self.join(LIBRARIES);
         let mut command = match netns {

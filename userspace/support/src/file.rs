@@ -12,9 +12,10 @@ use tempfile::NamedTempFile;
 
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A file that is written next to another and replaces it once complete: readers see either the old or the new one, and
-/// a failure leaves the old one. Special files (a pipe, a terminal) cannot be replaced and are written directly, as is
-/// standard output, `-`.
+/// A file that is written next to another and replaces it once complete.
+///
+/// Readers see either the old or the new one, and a failure leaves the old one. Special files (a pipe, a
+/// terminal) cannot be replaced and are written directly, as is standard output, `-`.
 #[derive(Debug)]
 pub struct Replacement {
     writer: BufWriter<File>,

@@ -109,9 +109,11 @@ pub(crate) fn doubtful(changes: &[Change]) -> Vec<Section> {
     Section::value_variants().iter().copied().filter(is_doubtful).collect()
 }
 
-/// Metrics checked by a test, relative to their references: the largest of ten quick runs, with a bound of [`SLACK`]
-/// times that. In those ten, all under other load, the largest was up to 1.16 times the smallest. XDP is excluded: an
-/// empty XDP program takes 7 ns, and the largest was up to 3 times the smallest. The NP on a router is the Xeon's.
+/// Metrics checked by a test, relative to their references: the largest of ten quick runs.
+///
+/// The bound is [`SLACK`] times that. In those ten, all under other load, the largest was up to 1.16 times
+/// the smallest. XDP is excluded: an empty XDP program takes 7 ns, and the largest was up to 3 times the
+/// smallest. The NP on a router is the Xeon's.
 const STABLE: [(&str, f64); 16] = [
     ("TCP, ingress", 1.29),
     ("TCP, egress", 1.29),

@@ -1,4 +1,5 @@
 //! Scale measurements: duration of a rollout and its cost for etcd and the coordinator, by number of hosts.
+//!
 //! All agents run in one process, and mock daemons in threads of this one. For larger fleets, records are
 //! written without agents.
 

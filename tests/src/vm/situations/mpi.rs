@@ -116,9 +116,10 @@ fn measured(hosts: &mut Hosts, test: &mut impl FnMut(&mut Hosts) -> Result<Outco
     Ok(Measured::new(&[outcome?], hosts.counts()?.since(before)))
 }
 
-/// UCX by RC QPs, and a UD QP that connects some of them, with DSCP 26 and ECT(0). Soft-RoCE does not report
-/// a received packet's IP version where UCX before 1.19 expects it, and UCX drops all packets of UD if it
-/// checks their destination.
+/// UCX by RC QPs, and a UD QP that connects some of them, with DSCP 26 and ECT(0).
+///
+/// Soft-RoCE does not report a received packet's IP version where UCX before 1.19 expects it, and UCX drops
+/// all packets of UD if it checks their destination.
 fn environment(hosts: &mut Hosts, guest: u8) -> Result<String> {
     Ok(format!(
         "UCX_TLS=rc_v,self UCX_NET_DEVICES=rxe0:1 UCX_IB_GID_INDEX={} UCX_IB_TRAFFIC_CLASS={ECT} \

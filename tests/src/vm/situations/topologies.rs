@@ -156,8 +156,9 @@ pub(super) fn macvlan(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     over(hosts, report, "macvlan", MACVLAN)
 }
 
-/// soft-RoCE looks for its device by the interface that received the packet, and in a VRF that is the VRF
-/// (`rxe_udp_encap_recv`, drivers/infiniband/sw/rxe/rxe_net.c): on its port, the device receives nothing,
+/// soft-RoCE looks for its device by the interface that received the packet, and in a VRF that is the VRF.
+///
+/// See `rxe_udp_encap_recv` of drivers/infiniband/sw/rxe/rxe_net.c. On its port, the device receives nothing,
 /// without `dcqcn` either. With the device on the VRF itself no packet arrived on 6.1.
 pub(super) fn vrf(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(VRF)?;
@@ -188,8 +189,9 @@ pub(super) fn vxlan(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     restored(hosts, report, "vxlan", &before)
 }
 
-/// The active NIC changes under traffic, on the sender and then on the receiver. At a failover the kernel
-/// removes and restores the bond's GIDs, and soft-RoCE's QPs cannot send afterwards
+/// The active NIC changes under traffic, on the sender and then on the receiver.
+///
+/// At a failover the kernel removes and restores the bond's GIDs, and soft-RoCE's QPs cannot send afterwards
 /// (`Failed allocating skb`), without `dcqcn` either: that is the reference, and new QPs must work.
 pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(BOND)?;

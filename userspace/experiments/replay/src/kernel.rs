@@ -75,9 +75,11 @@ fn run_error(hook: Hook, packet: &[u8]) -> impl FnOnce(ProgramError) -> Error {
     move |source| Error::Refused { hook, len, source: Box::new(source) }
 }
 
-/// Range of socket buffer lengths in a test run: it rejects IP packets without a whole header, and anything longer than
-/// a page less head and tail room (net/bpf/test_run.c of Linux 6.18). The program sets the packet's true length;
-/// payload beyond this stays here, so that the ICRC of a longer READ response is wrong.
+/// Range of socket buffer lengths in a test run.
+///
+/// It rejects IP packets without a whole header, and anything longer than a page less head and tail room
+/// (net/bpf/test_run.c of Linux 6.18). The program sets the packet's true length; payload beyond this stays
+/// here, so that the ICRC of a longer READ response is wrong.
 const TC_MIN_INPUT: usize = 64;
 /// See [`TC_MIN_INPUT`].
 const TC_MAX_INPUT: usize = 2_048;

@@ -69,9 +69,10 @@ pub enum Error {
     Output(#[from] io::Error),
 }
 
-/// Parameters of a trace: a reaction point alone, with departure times determined by the rates. Unless set,
-/// `pacing_credit` and `wire_overhead` are 0, and so is `rate_reduce_monitor_period` in the paper's variant, which
-/// lacks such a guard: every CNP cuts.
+/// Parameters of a trace: a reaction point alone, with departure times determined by the rates.
+///
+/// Unless set, `pacing_credit` and `wire_overhead` are 0, and so is `rate_reduce_monitor_period` in the
+/// paper's variant, which lacks such a guard: every CNP cuts.
 pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
     let is_set = |key: &str| settings.changes.iter().any(|change| change.key.to_string() == key);
     let mut config = settings.config(None)?;

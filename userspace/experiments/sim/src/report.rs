@@ -412,9 +412,10 @@ fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
 pub(crate) const SERIES_HEADER: &str =
     "t_ns,series,rate_bps,target_bps,goodput_bps,queue_bytes,max_queue_bytes";
 
-/// Writes time series, a line per sample and series, in order of time: `flow:NAME` has rate (R_C), target (R_T) and
-/// goodput since the last sample, `group:NAME` goodput, `class:N` the current depth of its queue and the maximum since
-/// the last sample.
+/// Writes time series, a line per sample and series, in order of time.
+///
+/// `flow:NAME` has rate (R_C), target (R_T) and goodput since the last sample, `group:NAME` goodput,
+/// `class:N` the current depth of its queue and the maximum since the last sample.
 pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
     writeln!(out, "{SERIES_HEADER}")?;
     let Series { t_ns, flows, groups, classes } = series;

@@ -104,9 +104,10 @@ impl Pool {
         })
     }
 
-    /// Runs every scenario: a single one on all cores, several on one each. After Ctrl-C, the remaining and interrupted
-    /// ones have no result. `message` formats the progress line from the number of remaining runs and the time of the
-    /// current one.
+    /// Runs every scenario: a single one on all cores, several on one each.
+    ///
+    /// After Ctrl-C, the remaining and interrupted ones have no result. `message` formats the progress line
+    /// from the number of remaining runs and the time of the current one.
     ///
     /// # Errors
     /// A scenario is invalid, or the machine has too little memory.

@@ -163,9 +163,8 @@ pub(super) struct ServeArgs {
     /// Socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
-    /// Allow clients with the token in FILE to change parameters, and to pause, resume and abort rollouts. A
-    /// changed parameter reverts unless it is confirmed in time; the host's own bounds (`[fleet] allow`)
-    /// apply. Requires a loopback address.
+    /// Allow clients with the token in FILE to change parameters (within `[fleet] allow`, reverted unless
+    /// confirmed in time), and to pause, resume and abort rollouts. Requires a loopback address.
     #[arg(long, value_name = "FILE")]
     allow_write: Option<PathBuf>,
     /// Accepted host name of the page, in addition to addresses and localhost. May be repeated.

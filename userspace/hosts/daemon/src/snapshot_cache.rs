@@ -1,6 +1,7 @@
-//! Snapshots of interfaces for clients: metrics at most a second old, QPs of a few interfaces at a time,
-//! active parameters, and the end of the audit log. The work is bounded for any number of clients. Errors are
-//! sentences for the client.
+//! Snapshots of interfaces for clients.
+//!
+//! They have metrics at most a second old, QPs of a few interfaces at a time, active parameters, and the end
+//! of the audit log. The work is bounded for any number of clients. Errors are sentences for the client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

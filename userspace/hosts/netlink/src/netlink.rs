@@ -150,9 +150,10 @@ impl Netlink {
         Err(Error::Refused { operation: operation.to_string(), subject, refusal })
     }
 
-    /// Sends the messages in `requests` with one system call and reads until the last one is answered. The kernel
-    /// processes all of them, in order, whether or not one is rejected, and reports rejections even without a requested
-    /// acknowledgement. So only the last one must request one, or be a dump.
+    /// Sends the messages in `requests` with one system call and reads until the last one is answered.
+    ///
+    /// The kernel processes all of them, in order, whether or not one is rejected, and reports rejections
+    /// even without a requested acknowledgement. So only the last one must request one, or be a dump.
     pub(super) fn exchange(&self, subsystem: Subsystem, requests: &mut [u8]) -> Result<Answer> {
         let first = self.sequence.get().wrapping_add(1);
         let count = number(requests, first);

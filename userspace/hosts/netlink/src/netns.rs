@@ -205,10 +205,11 @@ fn cookie() -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the namespace with this inode number and cookie still exists: it has a process or a
-/// mount. Another namespace may have reused the inode number. `None` if this process may not
-/// inspect the others, or is in a container, where the others are not visible. A namespace that only
-/// an open file refers to is not found.
+/// Whether the namespace with this inode number and cookie still exists: it has a process or a mount.
+///
+/// Another namespace may have reused the inode number. `None` if this process may not inspect the others, or
+/// is in a container, where the others are not visible. A namespace that only an open file refers to is not
+/// found.
 pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
     match with_inode(inode)? {
         None => {

@@ -260,9 +260,9 @@ impl Netlink {
     }
 }
 
-/// Identifies a qdisc (`major:`) or a class (`major:minor`) of an interface, both numbers in hexadecimal as
-/// `tc` writes them. A packet whose `skb->priority` is the number of a class of the root HTB goes to that
-/// class.
+/// Identifies a qdisc (`major:`) or a class (`major:minor`) of an interface, both numbers in hexadecimal.
+///
+/// A packet whose `skb->priority` is the number of a class of the root HTB goes to that class.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Handle(pub u32);

@@ -50,9 +50,10 @@ const PAPER_RATE_BPS: u64 = 40_000_000_000;
 const HPCC_RATE_BPS: u64 = 25_000_000_000;
 /// Pmax of `lab` on its fastest link: 10 %.
 const LAB_PMAX_PPM: u64 = 100_000;
-/// Highest Pmax of `lab`, for 40 Mbit/s and less: late packets of a machine arrive in bursts, which a steeper curve
-/// would mark. soft-RoCE in a virtual machine reached 93 to 95 % of 20 Mbit/s with 50 %, and 88 to 93 % with 71 % (on a
-/// busier machine).
+/// Highest Pmax of `lab`, for 40 Mbit/s and less.
+///
+/// Late packets of a machine arrive in bursts, which a steeper curve would mark. soft-RoCE in a virtual
+/// machine reached 93 to 95 % of 20 Mbit/s with 50 %, and 88 to 93 % with 71 % (on a busier machine).
 const LAB_MAX_PMAX_PPM: u64 = 500_000;
 /// Dilation s on the fastest link of `lab`.
 const LAB_DILATION: u64 = 40;
@@ -128,9 +129,10 @@ fn nvidia() -> Config {
     config
 }
 
-/// `hpcc`: `dcqcn` of HPCC's simulator (SIGCOMM'19; its `run.py`, `rdma-hw.cc` and `mix/config.txt`), on a link of
-/// `link_bps` = k · 25 Gbit/s; R_AI, R_HAI, Kmin and Kmax grow with k. No CNP is suppressed: there, the ACK of every
-/// marked packet carries the mark.
+/// `hpcc`: `dcqcn` of HPCC's simulator (SIGCOMM'19; its `run.py`, `rdma-hw.cc` and `mix/config.txt`).
+///
+/// On a link of `link_bps` = k · 25 Gbit/s, R_AI, R_HAI, Kmin and Kmax grow with k. No CNP is suppressed:
+/// there, the ACK of every marked packet carries the mark.
 fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
     if link_bps < Profile::MIN_HPCC_RATE_BPS {
         return Err(ProfileError::TooSlow(link_bps));
@@ -176,9 +178,11 @@ fn irdma() -> Config {
     config
 }
 
-/// `lab` is `paper` dilated in time by s = 40 · sqrt(1 Gbit/s / link): the timers are multiplied by s, and R_AI, R_HAI
-/// and the floor have the same share of the link as at 40 Gbit/s, each clamped to its range; bytes (Kmin, Kmax, the
-/// byte counter) are unchanged. Pmax is 10 % · s / 40, at most 50 %.
+/// `lab` is `paper` dilated in time by s = 40 · sqrt(1 Gbit/s / link).
+///
+/// The timers are multiplied by s, and R_AI, R_HAI and the floor have the same share of the link as at 40
+/// Gbit/s, each clamped to its range; bytes (Kmin, Kmax, the byte counter) are unchanged. Pmax is 10 % · s /
+/// 40, at most 50 %.
 ///
 /// The fluid model of DCQCN ("ECN or Delay", CoNEXT'16) is invariant if C·T, C·tau, C·tau', R_AI/C and B are constant.
 /// With s = 40 a link of 1 Gbit/s therefore behaves like one of 40 Gbit/s: the same queue in bytes, and a loop that is

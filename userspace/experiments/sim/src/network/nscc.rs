@@ -1,6 +1,7 @@
-//! NSCC: a sender's congestion window, controlled by marks and round trips (Ultra Ethernet 1.0, network-signaled
-//! congestion control). Rules and constants follow public descriptions and htsim, as the specification was not
-//! available.
+//! NSCC: a sender's congestion window, controlled by marks and round trips.
+//!
+//! Network-signaled congestion control of Ultra Ethernet 1.0. Rules and constants follow public descriptions
+//! and htsim, as the specification was not available.
 //!
 //! Every acknowledgement reports whether its packet was marked, and its round trip gives the queueing delay. Both are
 //! combined:

@@ -135,9 +135,10 @@ pub enum TcpLaw {
     Dctcp,
 }
 
-/// Receiver-driven admission as in Meta's collective library (Gangidi et al., SIGCOMM'24): a sender requests to send,
-/// and sends what is granted (clear to send). A receiver limits the bytes in flight to it, and serves waiting senders
-/// in turn.
+/// Receiver-driven admission as in Meta's collective library (Gangidi et al., SIGCOMM'24).
+///
+/// A sender requests to send, and sends what is granted (clear to send). A receiver limits the bytes in
+/// flight to it, and serves waiting senders in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Maximum bytes in flight to one receiver.

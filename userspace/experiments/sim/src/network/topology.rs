@@ -97,9 +97,10 @@ impl Topology {
         Ok(Self::tiered(hosts_per_leaf, &[("leaf", leaves), ("spine", spines)], trunks, cables))
     }
 
-    /// Three tiers: pods with as many aggregation switches as ToRs, fully connected within the pod. An aggregation
-    /// switch has as many links to cores as a ToR has hosts, so no tier is oversubscribed if all links have one rate.
-    /// `k` pods, `k / 2` ToRs and `k / 2` hosts make the `k`-ary fat tree.
+    /// Three tiers: pods with as many aggregation switches as ToRs, fully connected within the pod.
+    ///
+    /// An aggregation switch has as many links to cores as a ToR has hosts, so no tier is oversubscribed if
+    /// all links have one rate. `k` pods, `k / 2` ToRs and `k / 2` hosts make the `k`-ary fat tree.
     ///
     /// # Errors
     /// There are too many nodes, or none.

@@ -206,9 +206,10 @@ pub fn change<E: From<Error>>(
     both.ok_or_else(|| Error::NotAttached { iface: iface.to_owned() }.into())
 }
 
-/// Updates the parameters of an attachment that follow its interface: the hardware's speed and address,
-/// `link_rate`, `queue_limit` and `np_other_host`. `params` are the active ones. Returns the changes of the
-/// latter three, and the first error.
+/// Updates the parameters of an attachment that follow its interface.
+///
+/// These are the hardware's speed and address, `link_rate`, `queue_limit` and `np_other_host`. `params` are
+/// the active ones. Returns the changes of the latter three, and the first error.
 pub fn follow(sweep: &Sweep, info: &Info, params: &Params) -> (Vec<Change>, Option<Error>) {
     let (mut changes, mut failed) = (Vec::new(), None);
     for followed in [
@@ -224,9 +225,10 @@ pub fn follow(sweep: &Sweep, info: &Info, params: &Params) -> (Vec<Change>, Opti
     (changes, failed)
 }
 
-/// Updates the hardware's speed and address in the parameters, and `link_rate` from its source: that speed,
-/// or the rate of the shaper. A rate that was specified or set explicitly is preserved, as is any while the
-/// link is down, or while a change is pending confirmation.
+/// Updates the hardware's speed and address in the parameters, and `link_rate` from its source.
+///
+/// The source is that speed, or the rate of the shaper. A rate that was specified or set explicitly is
+/// preserved, as is any while the link is down, or while a change is pending confirmation.
 fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, netlink, links, .. } = sweep;
     let iface = info.iface.as_str();

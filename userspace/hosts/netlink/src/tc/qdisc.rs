@@ -194,9 +194,10 @@ impl Netlink {
     }
 }
 
-/// Whether the kernel has a qdisc of this kind, built in or as a loadable module. It is tried on the loopback of a
-/// temporary namespace. Without CAP_SYS_ADMIN, which that requires, it is tried on the process's own loopback, with
-/// options that every kind rejects before changing anything.
+/// Whether the kernel has a qdisc of this kind, built in or as a loadable module.
+///
+/// It is tried on the loopback of a temporary namespace. Without CAP_SYS_ADMIN, which that requires, it is
+/// tried on the process's own loopback, with options that every kind rejects before changing anything.
 ///
 /// # Errors
 /// The process lacks CAP_NET_ADMIN.

@@ -139,9 +139,10 @@ impl Netlink {
         Ok(saved)
     }
 
-    /// Restores the qdisc saved by [`Netlink::save_qdisc`], replacing `ours` (kind and handle). If it is still present
-    /// it is left running, because replacing a qdisc drops packets, which kills soft-RoCE QPs (Linux 6.12 and later).
-    /// If another process has replaced ours, its qdisc stays.
+    /// Restores the qdisc saved by [`Netlink::save_qdisc`], replacing `ours` (kind and handle).
+    ///
+    /// If it is still present it is left running, because replacing a qdisc drops packets, which kills
+    /// soft-RoCE QPs (Linux 6.12 and later). If another process has replaced ours, its qdisc stays.
     pub fn restore_qdisc(
         &self,
         ifindex: u32,

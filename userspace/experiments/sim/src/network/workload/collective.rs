@@ -51,9 +51,11 @@ const fn parent(rank: usize) -> usize {
 }
 
 impl Workload {
-    /// Adds `collective` over `bytes`, divided into as many parts as there are ranks. `ready` has, for each rank, the
-    /// flow (usually a computation there) that it waits for; the result has, for each, the flow whose delivery
-    /// completes it. `pairs` stores the QPs between ranks for later collectives.
+    /// Adds `collective` over `bytes`, divided into as many parts as there are ranks.
+    ///
+    /// `ready` has, for each rank, the flow (usually a computation there) that it waits for; the result has,
+    /// for each, the flow whose delivery completes it. `pairs` stores the QPs between ranks for later
+    /// collectives.
     pub(crate) fn collective(
         &mut self,
         collective: Collective,

@@ -23,9 +23,11 @@ const OMITTED: u32 = u32::MAX;
 const FIRST_START_NS: u64 = 2_000_000_000;
 
 impl Workload {
-    /// Reads a flow file. Each flow has its own QP in `class`; the priority group of the file concerns HPCC's
-    /// switches only. If no flow starts before 2 s, as in files of HPCC's traffic generator, these are
-    /// subtracted. SRC and DST are ids of nodes if `topology` has such ids, and otherwise numbers of hosts.
+    /// Reads a flow file.
+    ///
+    /// Each flow has its own QP in `class`; the priority group of the file concerns HPCC's switches only. If
+    /// no flow starts before 2 s, as in files of HPCC's traffic generator, these are subtracted. SRC and DST
+    /// are ids of nodes if `topology` has such ids, and otherwise numbers of hosts.
     ///
     /// # Errors
     /// A line is malformed, names a node that is not a host, or fewer lines follow than announced.

@@ -39,8 +39,10 @@ impl Overrides {
         Ok(())
     }
 
-    /// The state at startup. A persisted override that is unreadable or no longer allowed is ignored; the host's own
-    /// `file` is active alone then. One that was not confirmed in time is reverted before anything is attached; its
+    /// The state at startup.
+    ///
+    /// A persisted override that is unreadable or no longer allowed is ignored; the host's own `file` is
+    /// active alone then. One that was not confirmed in time is reverted before anything is attached; its
     /// interfaces are returned, as they may still be attached.
     pub(super) fn begin(own: Config, file: &Path) -> Result<(Self, Vec<Interface>), Error> {
         let (mut overrides, mut expired) = (Self::default(), Vec::new());
