@@ -43,6 +43,10 @@ pub fn in_range(
 enum Problem {
     #[error("is not a number with a unit")]
     Syntax,
+    #[error("is not a number")]
+    NotNumber,
+    #[error("is negative")]
+    Negative,
     #[error("has no unit")]
     NoUnit,
     #[error("has the wrong unit")]
@@ -123,7 +127,12 @@ pub(crate) fn parse_from(text: &str, unit: Unit, min_bare: u64) -> Result<u64, Q
     if unit == Unit::BitsPerSecond && text.ends_with("B/s") {
         return Err(refused(Problem::BytesPerSecond));
     }
+    if text.starts_with('-') {
+        return Err(refused(Problem::Negative));
+    }
     let parts = match decimal(text) {
+        // A count has no unit.
+        Err(Problem::Syntax) if unit == Unit::Count => return Err(refused(Problem::NotNumber)),
         // `1h 30m`, `90 seconds`: humantime's grammar, for anything other than a number with one of the units above.
         Err(problem) if unit == Unit::Nanoseconds => {
             return humantime_ns(text).ok_or_else(|| refused(problem));
@@ -145,6 +154,7 @@ pub(crate) fn parse_from(text: &str, unit: Unit, min_bare: u64) -> Result<u64, Q
         refused(match suffix.as_str() {
             "" => Problem::NoUnit,
             "bps" | "kbps" | "mbps" | "gbps" if unit == Unit::BitsPerSecond => Problem::Bps,
+            _ if unit == Unit::Count => Problem::NotNumber,
             _ => Problem::WrongUnit,
         })
     })?;
@@ -288,7 +298,10 @@ mod tests {
             ("18446744073709551616", Unit::Bytes, "is too large"),
             ("99999999999999999999999999999999999999999", Unit::Bytes, "is too large"),
             ("", Unit::Bytes, "is not a number"),
-            ("-1", Unit::Count, "is not a number"),
+            ("-1", Unit::Count, "is negative: write a whole number"),
+            ("-5mbit", Unit::BitsPerSecond, "is negative: write a rate"),
+            ("fast", Unit::Count, "is not a number: write a whole number"),
+            ("0x5", Unit::Count, "is not a number: write a whole number"),
             ("1.", Unit::Bytes, "is not a number"),
             (".5KB", Unit::Bytes, "is not a number"),
             ("1.2.3KB", Unit::Bytes, "is not a number"),
