@@ -53,19 +53,34 @@ fn with_json_hidden<'a>(command: Command, path: &mut impl Iterator<Item = &'a st
     }
 }
 
-/// Indented lines after the options are commands, files and tables, which a line break would damage.
 fn with_verbatim_lines(command: Command) -> Command {
-    let line = |line: &str| match line.strip_prefix("  ") {
-        Some(_) => line.replace(' ', NO_BREAK_SPACE),
-        None => line.to_owned(),
-    };
-    let text = command.get_after_long_help().map(ToString::to_string);
-    let text = text.map(|text| text.lines().map(line).collect::<Vec<_>>().join("\n"));
+    let text = command.get_after_long_help().map(|text| for_any_width(&text.to_string()));
     let command = match text {
         Some(text) => command.after_long_help(text),
         None => command,
     };
     command.mut_subcommands(with_verbatim_lines)
+}
+
+/// Indented lines are commands, files and tables, which a line break would damage. The others are paragraphs, wrapped for the
+/// terminal, whose own line breaks would leave short lines.
+fn for_any_width(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    let mut in_paragraph = false;
+    for line in text.lines() {
+        let is_verbatim = line.starts_with("  ");
+        let continues = in_paragraph && !is_verbatim && !line.is_empty();
+        in_paragraph = !is_verbatim && !line.is_empty();
+        if continues && let Some(paragraph) = lines.last_mut() {
+            paragraph.push(' ');
+            paragraph.push_str(line);
+        } else if is_verbatim {
+            lines.push(line.replace(' ', NO_BREAK_SPACE));
+        } else {
+            lines.push(line.to_owned());
+        }
+    }
+    lines.join("\n")
 }
 
 fn print(help: &clap::Error) -> ! {
@@ -90,9 +105,12 @@ mod tests {
     const EXAMPLE: &str =
         "  prog sub --with many --words that --do not --fit into --such a --narrow terminal";
 
+    const PARAGRAPH: &str = "One two three four five\nsix seven eight nine ten eleven twelve.";
+
     fn parsed(words: &str) -> Result<ArgMatches, clap::Error> {
         let json = Arg::new("json").long("json").action(ArgAction::SetTrue).global(true);
-        let sub = Command::new("sub").after_long_help(format!("Examples:\n{EXAMPLE}"));
+        let sub = Command::new("sub").term_width(40);
+        let sub = sub.after_long_help(format!("{PARAGRAPH}\n\nExamples:\n{EXAMPLE}"));
         let command = Command::new("prog").term_width(40).arg(json).subcommand(sub);
         let command = command.subcommand(Command::new("run").subcommand(Command::new("all")));
         parse(command, &["run all"], words.split(' ').map(OsString::from))
@@ -104,6 +122,13 @@ mod tests {
             let help = parsed(words).unwrap_err().to_string().replace(NO_BREAK_SPACE, " ");
             assert!(help.contains(EXAMPLE), "{help}");
         }
+    }
+
+    #[test]
+    fn paragraphs_wrapped_once() {
+        let help = parsed("prog sub --help").unwrap_err().to_string();
+        let wrapped = "One two three four five six seven eight\nnine ten eleven twelve.\n\nExamples:\n";
+        assert!(help.contains(wrapped), "{help}");
     }
 
     #[test]
