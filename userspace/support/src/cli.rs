@@ -8,7 +8,7 @@ mod package;
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::fs;
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::JSON_VERSION;
 use crate::causes::chain;
 use crate::file::read_text;
-use crate::logging::from_environment;
+use crate::logging::{from_environment, has_colours};
 pub use arguments::arguments;
 pub use package::{GenerateCommand, Page};
 
@@ -69,7 +69,7 @@ pub fn log_to_stderr() {
     let (filter, ignored) = from_environment(|| Targets::new().with_default(LevelFilter::WARN));
     // Lines that cannot be written are dropped silently.
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).log_internal_errors(false);
-    let lines = lines.with_ansi(io::stderr().is_terminal());
+    let lines = lines.with_ansi(has_colours(&io::stderr()));
     tracing_subscriber::registry().with(filter).with(lines).init();
     if let Some(ignored) = ignored {
         tracing::warn!("{ignored}");

@@ -1,6 +1,8 @@
-//! Log filters.
+//! Log filters and colours.
 
 use std::env;
+use std::ffi::OsStr;
+use std::io::IsTerminal;
 
 use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 
@@ -13,6 +15,16 @@ pub enum FilterError {
     /// A word that is neither a level nor one of this project's modules.
     #[error("`{0}` is neither a level (off, error, warn, info, debug, trace) nor MODULE=LEVEL")]
     Word(String),
+}
+
+/// Whether `output` may have colours: it is a terminal that supports them, and `NO_COLOR` is unset or empty.
+pub fn has_colours(output: &impl IsTerminal) -> bool {
+    let [no_color, terminal] = ["NO_COLOR", "TERM"].map(env::var_os);
+    output.is_terminal() && allows_colours(no_color.as_deref(), terminal.as_deref())
+}
+
+fn allows_colours(no_color: Option<&OsStr>, terminal: Option<&OsStr>) -> bool {
+    no_color.is_none_or(OsStr::is_empty) && terminal.is_some_and(|terminal| terminal != "dumb")
 }
 
 /// Parses a filter: a level (`debug`), or levels of modules (`dcqcn_netlink=trace,info`). Unspecified modules log
@@ -48,6 +60,15 @@ pub fn from_environment(otherwise: impl FnOnce() -> Targets) -> (Targets, Option
 mod tests {
     use super::*;
     use tracing_subscriber::filter::LevelFilter;
+
+    #[test]
+    fn colours_follow_no_color_and_term() {
+        let allowed = |no_color: Option<&'static str>, terminal: Option<&'static str>| {
+            allows_colours(no_color.map(OsStr::new), terminal.map(OsStr::new))
+        };
+        assert!(allowed(None, Some("xterm")) && allowed(Some(""), Some("xterm")));
+        assert!(!allowed(Some("1"), Some("xterm")) && !allowed(None, Some("dumb")) && !allowed(None, None));
+    }
 
     #[test]
     fn filter_is_level_or_module_levels() {

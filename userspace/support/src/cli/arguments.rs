@@ -1,13 +1,14 @@
 //! The command line of a process: help with verbatim examples, and commands without JSON output.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::{env, process};
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::{FAILED, message};
+use crate::logging::has_colours;
 
 /// Replaces the spaces of lines that must not be wrapped: clap breaks lines at ASCII spaces only.
 const NO_BREAK_SPACE: &str = "\u{a0}";
@@ -85,10 +86,7 @@ fn for_any_width(text: &str) -> String {
 
 fn print(help: &clap::Error) -> ! {
     let text = help.render();
-    let has_colours = io::stdout().is_terminal()
-        && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        && env::var_os("TERM").is_some_and(|terminal| terminal != "dumb");
-    let text = if has_colours { text.ansi().to_string() } else { text.to_string() };
+    let text = if has_colours(&io::stdout()) { text.ansi().to_string() } else { text.to_string() };
     match io::stdout().write_all(text.replace(NO_BREAK_SPACE, " ").as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             message(format_args!("error: cannot write standard output: {error}"));

@@ -1,8 +1,8 @@
 //! The daemon's log to standard error, as text or JSON; format and filter can change at runtime.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 
-use dcqcn_support::logging;
+use dcqcn_support::logging::{self, has_colours};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layered, SubscriberExt as _};
 use tracing_subscriber::reload::{self, Handle};
@@ -49,7 +49,7 @@ fn lines_of(format: Option<LogFormat>) -> Lines {
     // Lines that cannot be written are lost without a message.
     let text = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     match format.unwrap_or_default() {
-        LogFormat::Text => text.with_ansi(io::stderr().is_terminal()).boxed(),
+        LogFormat::Text => text.with_ansi(has_colours(&io::stderr())).boxed(),
         LogFormat::Json => text.json().flatten_event(true).boxed(),
     }
 }
