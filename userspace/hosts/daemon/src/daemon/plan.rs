@@ -172,7 +172,7 @@ pub(super) struct Follow {
     pub(super) released: Vec<Id>,
     /// Managed, but another program removed their journals: to attach again.
     pub(super) without_journal: Vec<Id>,
-    /// Attached and unmanaged, but the interface was removed: clean up.
+    /// Attached, but the interface was removed: clean up.
     pub(super) leftover: Vec<Id>,
     /// Attached, to be managed unchanged or with the file's parameters.
     pub(super) take_over: Vec<Id>,
@@ -204,7 +204,9 @@ pub(super) fn follow(
         }
     }
     for attached in &host_state.attached {
-        if host_state.interface(attached.id).is_none() && scope.names(&attached.name) {
+        // The recorded name of a managed one may be that before a rename.
+        let is_ours = served.contains(&attached.id) || scope.names(&attached.name);
+        if host_state.interface(attached.id).is_none() && is_ours {
             plan.leftover.push(attached.id);
         }
     }
@@ -403,5 +405,26 @@ mod tests {
         let plan = follow(&scope, &host_state, &[id].into(), &none, &none);
         let attach = vec![(1, "a0".into())];
         assert_eq!(plan, Follow { without_journal: vec![id], attach, ..Follow::default() });
+    }
+
+    #[test]
+    fn removed_link_freed_despite_old_name() {
+        let id = Id { netns_cookie: 5, ifindex: 1, attached_at_ns: 7 };
+        let attached = Attached {
+            id,
+            name: "a0".into(),
+            is_replaced: false,
+            inline_peer: None,
+            is_served: true,
+            is_foreign: false,
+        };
+        let host_state = HostState { attached: vec![attached], ..HostState::default() };
+        let none = BTreeSet::new();
+        // Renamed before the daemon started.
+        let scope = Scope::Named(vec!["a9".into()]);
+        let plan = follow(&scope, &host_state, &[id].into(), &none, &none);
+        assert_eq!(plan, Follow { gone: vec![id], leftover: vec![id], ..Follow::default() });
+        let plan = follow(&scope, &host_state, &BTreeSet::new(), &none, &none);
+        assert_eq!(plan, Follow::default());
     }
 }
