@@ -86,6 +86,12 @@ fn dry_run_reports_each_failing_interface() {
 }
 
 #[test]
+fn interface_named_twice_attached_once() {
+    let output = run(&["attach", "nosuch0", "nosuch0", "--dry-run"]);
+    assert_eq!(stderr(&output).matches("nosuch0").count(), 1, "{}", stderr(&output));
+}
+
+#[test]
 fn usage_error_has_own_exit_code() {
     for args in [&["set", "eth0"][..], &["set", "eth0", "rpg_ai_rate=fast"], &["detach"], &["nonsense"]] {
         assert_eq!(run(args).status.code(), Some(2), "{args:?}");

@@ -147,7 +147,7 @@ fn show<T: Serialize + fmt::Display>(
 
 /// An error of one interface of several, with its name.
 fn failure(error: attach::Error, iface: &str) -> anyhow::Error {
-    let is_named = error.to_string().split([' ', ':', ';', ',', '`']).any(|word| word == iface);
+    let is_named = error.to_string().split([' ', ':', ';', ',', '`', '"']).any(|word| word == iface);
     let error = anyhow::Error::from(error);
     if is_named { error } else { error.context(iface.to_owned()) }
 }
@@ -286,5 +286,19 @@ impl fmt::Display for DetachReport {
             done.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_has_interface_once() {
+        let unknown = dcqcn_netlink::Error::UnknownInterface { name: "eth9".into(), nearest: None };
+        let text = format!("{:#}", failure(unknown.into(), "eth9"));
+        assert!(text.starts_with("no interface \"eth9\""), "{text}");
+        let text = format!("{:#}", failure(attach::Error::JournalMissing, "eth9"));
+        assert!(text.starts_with("eth9: programs are attached"), "{text}");
     }
 }

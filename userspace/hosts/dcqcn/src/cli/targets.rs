@@ -96,8 +96,12 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
             "cannot attach {pattern}: it matches no Ethernet interface; `ip link` lists those that exist"
         );
     }
-    let mut chosen: Vec<String> =
-        words.iter().filter(|word| !is_pattern(word)).cloned().map(resolve_altname).collect();
+    let mut chosen: Vec<String> = Vec::new();
+    for name in words.iter().filter(|word| !is_pattern(word)).cloned().map(resolve_altname) {
+        if !chosen.contains(&name) {
+            chosen.push(name);
+        }
+    }
     for link in links.into_iter().filter(|link| !attached.contains(&link.index)) {
         let is_selected = patterns.iter().any(|pattern| matches(pattern, &link))
             || devices.iter().any(|device| device.is_on(link.index));
