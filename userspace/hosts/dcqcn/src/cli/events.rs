@@ -295,6 +295,9 @@ struct LogReport {
     unreadable_lines: Vec<usize>,
     /// Number of older files that are compressed, and not read.
     compressed_files: usize,
+    /// Interface of the entries; `None` = all.
+    #[serde(skip)]
+    iface: Option<String>,
     /// Number of this network namespace.
     #[serde(skip)]
     here: u64,
@@ -306,15 +309,17 @@ impl LogReport {
         entries.retain(|entry| iface.is_none_or(|iface| entry.iface == iface));
         let skipped = last.map_or(0, |last| entries.len().saturating_sub(last));
         let (entries, unreadable_lines) = (entries.split_off(skipped), unreadable);
-        Self { file, entries, unreadable_lines, compressed_files: compressed, here }
+        let iface = iface.map(str::to_owned);
+        Self { file, entries, unreadable_lines, compressed_files: compressed, iface, here }
     }
 }
 
 impl fmt::Display for LogReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, entries, unreadable_lines, compressed_files, here } = self;
+        let Self { file, entries, unreadable_lines, compressed_files, iface, here } = self;
         if entries.is_empty() {
-            writeln!(f, "no changes in {file}")?;
+            let of = iface.as_ref().map(|iface| format!(" of {iface}")).unwrap_or_default();
+            writeln!(f, "no changes{of} in {file}")?;
         } else {
             // Parameter, old and new value; or a request over the socket and its result.
             let cells = |entry: &Entry| match &entry.event {
@@ -412,7 +417,7 @@ older entries are in 2 compressed files: see log*
         let elsewhere = LogReport::new("log".into(), contents.clone(), Some("eth1"), None, 2).to_string();
         assert!(elsewhere.contains("eth1 (netns 1)"), "{elsewhere}");
         assert_eq!(report(None, None).entries.len(), 3);
-        assert!(report(Some("eth9"), None).to_string().starts_with("no changes in log\n"));
+        assert!(report(Some("eth9"), None).to_string().starts_with("no changes of eth9 in log\n"));
         let event = Event::Refused { refused: "x.toml:3: no such key".into() };
         let contents = Contents { entries: vec![Entry { event, ..entry("", "") }], ..Contents::default() };
         let text = LogReport::new("log".into(), contents, None, None, 1).to_string();
