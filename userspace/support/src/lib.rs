@@ -12,6 +12,7 @@ pub mod file;
 pub mod http;
 pub mod interrupt;
 pub mod logging;
+pub mod number;
 #[cfg(feature = "plot")]
 pub mod plot;
 pub mod render;

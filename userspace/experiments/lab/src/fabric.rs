@@ -11,6 +11,7 @@ use dcqcn_sim::sweep::{Axis, SweptRun, sweep};
 use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
 
 use dcqcn_support::cli::Output;
+use dcqcn_support::number::number;
 
 use crate::files::{INTERRUPTED, ensure_complete, refuse_in_sweep, refuse_two_outputs, show, write_file};
 
@@ -55,7 +56,7 @@ pub(crate) struct FabricArgs {
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = FabricSetup::axis)]
     sweep: Vec<Axis>,
     /// Maximum number of cores; a small fabric runs on fewer [default: all].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = number("threads", 1u16..=1024))]
     threads: Option<u16>,
     /// Write a CSV line per flow to this file.
     #[arg(long, value_name = "FILE")]

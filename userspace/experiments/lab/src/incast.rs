@@ -9,6 +9,7 @@ use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
 use dcqcn_testbed::{self as lab, IncastConfig, RpLocation};
 
 use dcqcn_support::cli::{Output, SettingsArgs};
+use dcqcn_support::number::number;
 
 use crate::WrongUsage;
 
@@ -60,10 +61,10 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_enum, default_value_t = RpLocation::Host)]
     rp: RpLocation,
     /// Number of sender hosts.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=250))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = number("senders", 1u16..=250))]
     senders: u16,
     /// QPs per sender.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number("qps", 1u16..=64))]
     qps: u16,
     /// Rate of every link, the bottleneck included [default: 200mbit; bmv2: 10mbit].
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
@@ -78,7 +79,7 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_enum, default_value_t = ControlChoice::Both)]
     control: ControlChoice,
     /// Bulk TCP flows that share the bottleneck in a separate class.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=64))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number("tcp", 0u16..=64))]
     tcp: u16,
     /// RDMA path MTU: 256, 512, 1024, 2048 or 4096 [default: 4096; bmv2: 1024, its largest].
     #[arg(long, value_name = "BYTES")]

@@ -9,6 +9,7 @@ use clap_complete::ArgValueCompleter;
 use dcqcn_params::quantity::{parse_rate_bps, parse_time_ns};
 use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_support::file::Replacement;
+use dcqcn_support::number::number;
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Case, DeviceUnderTest, Outcome, QualifyConfig, qualify};
 
@@ -61,7 +62,7 @@ pub(crate) struct QualifyArgs {
     #[arg(long, value_name = "CASE", value_enum, value_delimiter = ',')]
     case: Vec<Case>,
     /// Sender hosts in the namespaces.
-    #[arg(long, value_name = "N", default_value_t = QualifyConfig::incast().senders, value_parser = clap::value_parser!(u16).range(1..=250))]
+    #[arg(long, value_name = "N", default_value_t = QualifyConfig::incast().senders, value_parser = number("senders", 1u16..=250))]
     senders: u16,
     /// Rate of every link [default: 100mbit; bmv2: 10mbit].
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
@@ -70,7 +71,7 @@ pub(crate) struct QualifyArgs {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time_ns)]
     duration: u64,
     /// Rounds of the case `marking`, 10 to 10000.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = number("rounds", 10u32..=10_000))]
     rounds: u32,
     /// Maximum unacknowledged packets per QP [default: 32].
     #[arg(long, value_name = "PACKETS")]

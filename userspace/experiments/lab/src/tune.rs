@@ -11,6 +11,7 @@ use dcqcn_sim::presets::refuse_unread;
 use dcqcn_sim::tune::{FleetTarget, Task, TuneReport, tune};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::Replacement;
+use dcqcn_support::number::number;
 
 use crate::WrongUsage;
 
@@ -43,7 +44,7 @@ pub(crate) struct TuneArgs {
     #[command(flatten)]
     task: Task,
     /// Cores to use [default: all].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Search")]
+    #[arg(long, value_name = "N", value_parser = number("threads", 1u16..=1024), help_heading = "Search")]
     threads: Option<u16>,
     /// Write the best result as a file for `dcqcn-fleet apply`, unless it exceeds a limit.
     #[arg(long, value_name = "FILE", help_heading = "Fleet")]

@@ -63,6 +63,8 @@ fn flag_with_effect_in_one_run_accepted() {
 fn option_out_of_range_is_wrong_usage() {
     for (line, expected) in [
         ("qualify --window 0", "window = 0 is out of range: 1 to 1000000"),
+        ("incast --senders 251", "senders = 251 is out of range: 1 to 250"),
+        ("tune --budget 0", "budget = 0 is out of range: 1 to 10000"),
         ("qualify --duration 1ms", "duration = 1ms is out of range"),
         ("incast --link 1kbit", "link = 1kbit is out of range"),
         ("incast --mtu 1000", "is not an InfiniBand MTU"),

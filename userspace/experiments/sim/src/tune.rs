@@ -13,10 +13,10 @@ mod tests;
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::builder::TypedValueParser as _;
-use clap::{Args, ValueEnum as _, value_parser};
+use clap::{Args, ValueEnum as _};
 use dcqcn_common::params::Config;
 use dcqcn_params::{Assignment, Profile, Settings, to_toml};
+use dcqcn_support::number::number;
 use dcqcn_support::render;
 use toml::Value;
 
@@ -49,7 +49,7 @@ pub struct Task {
     #[arg(long, value_name = "KEY=VALUE,...")]
     pub also: Vec<String>,
     /// Candidates to simulate.
-    #[arg(long, value_name = "N", default_value_t = 96, value_parser = value_parser!(u16).range(1..=10_000).map(usize::from))]
+    #[arg(long, value_name = "N", default_value_t = 96, value_parser = number("budget", 1usize..=10_000))]
     pub budget: usize,
     /// Metric of slowdown to minimise.
     #[arg(long, value_name = "METRIC", value_enum, default_value_t = Objective::P99)]
@@ -57,13 +57,13 @@ pub struct Task {
     #[command(flatten)]
     pub limits: Limits,
     /// Number of seeds per workload in the search, starting at --seed.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u64).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = number("seeds", 1u64..=100))]
     pub seeds: u64,
     /// Number of seeds per workload in the second evaluation.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u64).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number("check_seeds", 1u64..=100))]
     pub check_seeds: u64,
     /// Candidates in the second evaluation.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u16).range(1..=100).map(usize::from))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = number("keep", 1usize..=100))]
     pub keep: usize,
     /// Seed of the search.
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -9,6 +9,7 @@ use dcqcn_common::params::Config;
 use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
 use dcqcn_params::{Assignment, Profile, parse_word, word};
 use dcqcn_support::causes::one_line;
+use dcqcn_support::number::number;
 use serde_json::{Map, Value, json};
 
 use super::flags::{Choice, Format, Placement, Shape, Traffic, fault, on_off, share, usage, watchdog};
@@ -76,7 +77,7 @@ flags! {
         /// With `random`: time until which flows start [default: 2ms].
         until: Option<u64>, "TIME", parse_time_ns;
         /// With a collective: number of repetitions, 1 to 10000 [default: 1].
-        repeat: Option<u32>, "N", value_parser!(u32).range(1..=10_000);
+        repeat: Option<u32>, "N", number("repeat", 1u32..=10_000);
         /// With a collective: order of ranks on hosts, in order or at random [default: in-order].
         placement: Option<Placement>, "in-order|random", parse_word::<Placement>;
         /// Class of the flows, 0 to 7 [default: 3].

@@ -13,6 +13,7 @@ use super::config::ConfigFile;
 use super::targets;
 use dcqcn_support::cli::Output;
 use dcqcn_support::cli::SettingsArgs;
+use dcqcn_support::number::at_least;
 
 /// Attach the data plane to an interface.
 ///
@@ -69,7 +70,7 @@ pub(super) struct AttachArgs {
     /// Log one in N packets [default: 100] with classification and verdict, for debugging: it slows every packet.
     /// `dcqcn events --packets` shows them.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = at_least("log_packets", 1u32))]
     log_packets: Option<u32>,
     /// Show the planned steps without executing them.
     #[arg(long)]

@@ -11,6 +11,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, WredConfig};
 use dcqcn_loader::attach;
 use dcqcn_params::{Key, UnknownKey};
+use dcqcn_support::number::number;
 use dcqcn_support::render::Table;
 use dcqcn_telemetry::audit::ChangeMode;
 use serde::Serialize;
@@ -58,22 +59,22 @@ struct Flags {
     gmin: Option<u64>,
     #[arg(long, requires = "profile", value_name = "BYTES")]
     gmax: Option<u64>,
-    #[arg(long, requires = "profile", value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=100))]
+    #[arg(long, requires = "profile", value_name = "PERCENT", value_parser = number("gdrop", 0u64..=100))]
     gdrop: Option<u64>,
     #[arg(long, requires = "profile", value_name = "BYTES")]
     ymin: Option<u64>,
     #[arg(long, requires = "profile", value_name = "BYTES")]
     ymax: Option<u64>,
-    #[arg(long, requires = "profile", value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=100))]
+    #[arg(long, requires = "profile", value_name = "PERCENT", value_parser = number("ydrop", 0u64..=100))]
     ydrop: Option<u64>,
     #[arg(long, requires = "profile", value_name = "BYTES")]
     rmin: Option<u64>,
     #[arg(long, requires = "profile", value_name = "BYTES")]
     rmax: Option<u64>,
-    #[arg(long, requires = "profile", value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=100))]
+    #[arg(long, requires = "profile", value_name = "PERCENT", value_parser = number("rdrop", 0u64..=100))]
     rdrop: Option<u64>,
     #[arg(short, value_name = "QUEUES", value_delimiter = ',', num_args = 1, conflicts_with = "list",
-        value_parser = clap::value_parser!(u8).range(0..CLASSES as i64))]
+        value_parser = number("queue", 0..=CLASSES as u8 - 1))]
     queues: Vec<u8>,
     #[arg(requires = "queues")]
     switch: Option<Switch>,

@@ -17,6 +17,7 @@ use dcqcn_support::causes::one_line;
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
+use dcqcn_support::number::at_least;
 use dcqcn_support::render::{Column, Table, count, printable};
 use dcqcn_telemetry::PacketRow;
 use dcqcn_telemetry::audit::{Contents, Entry, Event, Follow, Log, Stage};
@@ -60,7 +61,7 @@ pub(super) struct EventsArgs {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<Kind>,
     /// Exit after this many events.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least("count", 1u64))]
     count: Option<u64>,
     /// Start with the N newest stored events of each interface.
     #[arg(long, value_name = "N", default_value_t = 10)]
@@ -262,7 +263,7 @@ pub(super) struct LogArgs {
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: Option<String>,
     /// Only the latest N entries.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least("last", NonZeroUsize::MIN))]
     last: Option<NonZeroUsize>,
     /// Only entries of this network namespace, by its inode number, which may change at a reboot.
     #[arg(long)]

@@ -10,6 +10,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, QUEUES_NONE, QueueConfig, WredConfig};
 use dcqcn_params::{Group, Key, Profile, UnknownKey};
 use dcqcn_support::cli::Output;
+use dcqcn_support::number::number;
 use dcqcn_telemetry::audit::ChangeMode;
 use dcqcn_telemetry::{ChangeReport, Parameter, each};
 use serde::Serialize;
@@ -45,7 +46,7 @@ pub(super) struct GetArgs {
     #[arg(long, value_enum)]
     group: Option<Group>,
     /// Only parameters of this traffic class.
-    #[arg(long, value_name = "TC", value_parser = clap::value_parser!(u8).range(0..CLASSES as i64))]
+    #[arg(long, value_name = "TC", value_parser = number("tc", 0..=CLASSES as u8 - 1))]
     tc: Option<u8>,
     /// Explain each: meaning, range, and effect of a larger value.
     #[arg(long)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use dcqcn_support::cli::Output;
+use dcqcn_support::number::number;
 
 use super::duration_in;
 use crate::doctor::Severity;
@@ -41,11 +42,10 @@ pub(super) struct PeerArgs {
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
     duration: Duration,
     /// Test packets per second, 50 to 10000.
-    #[arg(long, value_name = "N", default_value_t = 500,
-          value_parser = clap::value_parser!(u32).range(i64::from(MIN_RATE)..=i64::from(MAX_RATE)))]
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = number("rate", MIN_RATE..=MAX_RATE))]
     rate: u32,
     /// DSCP of test packets.
-    #[arg(long, default_value_t = 26, value_parser = clap::value_parser!(u8).range(0..=63))]
+    #[arg(long, default_value_t = 26, value_parser = number("dscp", 0u8..=63))]
     dscp: u8,
     /// Attach both hosts for a part of the check, to compare; neither may be attached.
     #[arg(long)]

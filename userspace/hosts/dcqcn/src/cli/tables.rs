@@ -17,6 +17,7 @@ use dcqcn_loader::dataplane::Maps;
 use dcqcn_params::qp::qp_id;
 use dcqcn_support::cli::Output;
 use dcqcn_support::interrupt::Interrupt;
+use dcqcn_support::number::at_least;
 use dcqcn_telemetry::{CountersReport, FlowsReport, PairRow, QueuesReport, Reading, Sampler};
 use serde::Serialize;
 
@@ -311,7 +312,7 @@ pub(super) struct MonitorArgs {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
     /// Exit after this many intervals.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least("count", 1u64))]
     count: Option<u64>,
     /// Flows to show per interface.
     #[arg(long, value_name = "N", default_value_t = 10)]
