@@ -47,6 +47,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         (2, "set rpg_gd=13", "<IFACE|--all>"),
         (2, "set --all a0 rpg_gd=13", "either interfaces or --all"),
         (2, "get a0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
+        (1, "get a0 rpg_ai_rate --tc 3", "no parameter matches"),
     ] {
         lab.fails(code, line, what)?;
     }

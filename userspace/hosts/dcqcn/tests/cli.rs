@@ -92,6 +92,14 @@ fn interface_named_twice_attached_once() {
 }
 
 #[test]
+fn parameter_without_interface_named() {
+    let output = run(&["get", "rpg_ai_rate"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = "error: rpg_ai_rate is a parameter: specify an interface before it, as in `dcqcn get eth0 rpg_ai_rate`\n";
+    assert_eq!(stderr(&output), text);
+}
+
+#[test]
 fn usage_error_has_own_exit_code() {
     for args in [&["set", "eth0"][..], &["set", "eth0", "rpg_ai_rate=fast"], &["detach"], &["nonsense"]] {
         assert_eq!(run(args).status.code(), Some(2), "{args:?}");

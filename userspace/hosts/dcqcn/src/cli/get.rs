@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::ensure;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::layout::CLASSES;
@@ -115,6 +116,12 @@ impl Args for Selection {
 impl GetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { what: Selection { ifaces, keys, all }, group, tc, explain } = self;
+        if let Some(key) = ifaces.first().filter(|word| Key::from_str(word).is_ok()) {
+            ensure!(
+                targets::is_interface(key),
+                "{key} is a parameter: specify an interface before it, as in `dcqcn get eth0 {key}`"
+            );
+        }
         let tc = tc.map(usize::from);
         let report = |(iface, config): (String, Config)| {
             let shown = selected_keys(&keys, group, tc, &config);
@@ -123,6 +130,10 @@ impl GetArgs {
         };
         let (configs, failed) = targets::configs(ifaces, all)?;
         let interfaces: Vec<GetReport> = configs.into_iter().map(report).collect();
+        ensure!(
+            interfaces.is_empty() || interfaces.iter().any(|report| !report.parameters.is_empty()),
+            "no parameter matches all of --group, --tc and the names; omit one of them"
+        );
         if let ([one], true) = (interfaces.as_slice(), failed.is_empty()) {
             return out.show(one);
         }

@@ -66,6 +66,11 @@ pub(super) fn resolve_altname(iface: String) -> String {
     link.map_or(iface, |link| link.name)
 }
 
+/// Whether an interface of this network namespace has this name or altname.
+pub(super) fn is_interface(word: &str) -> bool {
+    Netlink::connect().is_ok_and(|netlink| netlink.link(word).is_ok())
+}
+
 pub(super) fn is_pattern(word: &str) -> bool {
     word.contains(['*', '?', '['])
 }
