@@ -70,6 +70,8 @@ fn confirmed_change_persists() -> Result<()> {
     let status = lab.json("status a0")?;
     assert_eq!(status["attachments"][0]["pending"]["former"][0]["value"], "10mbit", "{status}");
     lab.prints("status", "unless you run `dcqcn confirm a0`")?;
+    // Without a difference it restarts the deadline.
+    lab.prints("set a0 --confirm 90s rpg_ai_rate=20mbit", "reverted in 90 s, unless")?;
     lab.prints("confirm", "a0: confirmed rpg_ai_rate")?;
     no_waiter_left(&lab)?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);

@@ -175,7 +175,15 @@ pub(super) struct Changed {
 
 impl Changed {
     pub(super) fn new(changed: ChangeReport, changes: &[Change], change_mode: ChangeMode) -> Self {
-        let waits = |change: &&Change| differing(&change.old, &change.new).next().is_some();
+        // Includes an earlier change, whose deadline this one restarts.
+        let pending = match change_mode {
+            ChangeMode::Confirm(_) => attach::pending().unwrap_or_default(),
+            ChangeMode::Lasting | ChangeMode::DryRun => Vec::new(),
+        };
+        let waits = |change: &&Change| {
+            differing(&change.old, &change.new).next().is_some()
+                || pending.iter().any(|(info, _)| info.iface == change.iface)
+        };
         let ifaces: Vec<String> = changes.iter().filter(waits).map(|change| change.iface.clone()).collect();
         let confirm_within_ns = match change_mode {
             ChangeMode::Confirm(within) if !ifaces.is_empty() => u64::try_from(within.as_nanos()).ok(),
