@@ -100,6 +100,17 @@ fn parameter_without_interface_named() {
 }
 
 #[test]
+fn run_without_file_suggests_next_step() {
+    let output = run(&["run", "--config", "/nonexistent/dcqcn.toml"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.starts_with("error: cannot read /nonexistent/dcqcn.toml: it does not exist; create it"),
+        "{text}"
+    );
+}
+
+#[test]
 fn usage_error_has_own_exit_code() {
     for args in [&["set", "eth0"][..], &["set", "eth0", "rpg_ai_rate=fast"], &["detach"], &["nonsense"]] {
         assert_eq!(run(args).status.code(), Some(2), "{args:?}");

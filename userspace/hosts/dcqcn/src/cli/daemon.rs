@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use dcqcn_control_api::{Applied, ClientError, Confirm, ControlClient, PATH, Status, Verb};
@@ -355,7 +355,14 @@ impl RunArgs {
         let (source, config) = if self.ifaces.is_empty() {
             // Watched before it is read, so that no change in between is missed.
             let file = FileWatch::new(self.config);
-            let config = Config::load(file.path())?;
+            let path = file.path();
+            ensure!(
+                path.try_exists().unwrap_or(true),
+                "cannot read {}: it does not exist; create it with an [[interface]], as `dcqcn config show IFACE` prints \
+                 it, or specify attached interfaces, as in `dcqcn run eth0`",
+                path.display()
+            );
+            let config = Config::load(path)?;
             (Source::File(file), config)
         } else {
             (Source::Ifaces(self.ifaces.into_iter().map(resolve_altname).collect()), Config::default())
