@@ -68,6 +68,8 @@ fn broken_journal_affects_one_interface() -> Result<()> {
         let status = lab.expect_error(7, "status")?;
         assert_contains(&status, "b0: ");
         assert_contains(&status, why);
+        assert_contains(&status, "cannot read the journal ");
+        lab.fails(1, "status b0", "cannot show b0")?;
         lab.prints("status a0", "attached")?;
         lab.ok("set a0 rpg_ai_rate=20mbit")?;
         lab.prints("get --all rpg_ai_rate", "20mbit")?;

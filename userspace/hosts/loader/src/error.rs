@@ -57,7 +57,7 @@ pub enum Error {
     )]
     Left { iface: String, left: String, first: Box<Self> },
     #[error(
-        "{} has format {found}, this dcqcn supports {FORMAT}; use the dcqcn that attached it",
+        "cannot read the journal {}: it has format {found}, this dcqcn supports {FORMAT}; use the dcqcn that attached it",
         path.display()
     )]
     Format { path: PathBuf, found: u64 },
@@ -234,15 +234,18 @@ pub enum Error {
     /// An HTB class without which there is no pacing.
     #[error("cannot set HTB class {handle} of {iface}: {refusal}")]
     PortClass { iface: String, handle: Handle, refusal: net::Refusal },
-    #[error("{}: {source}", path.display())]
+    #[error("cannot access {}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(
-        "{}: {source}; `dcqcn detach {iface} --force` removes the attachment, except for a root qdisc",
+        "cannot read the journal {}: {source}; `dcqcn detach {iface} --force` removes the attachment, except for a root qdisc",
         path.display()
     )]
     Info { iface: String, path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
     /// A journal of an interface that does not exist in this network namespace.
-    #[error("{}: {source}; its interface does not exist here: remove the file", path.display())]
+    #[error(
+        "cannot read the journal {}: {source}; its interface does not exist here: remove the file",
+        path.display()
+    )]
     Orphan { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("{} is a directory instead of a journal; remove it (`rm -r`), and repeat the command", path.display())]
     JournalDirectory { path: PathBuf },

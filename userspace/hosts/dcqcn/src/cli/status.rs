@@ -20,7 +20,7 @@ use super::targets::{self, resolve_altname};
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  # all attachments in this network namespace; exit code 7 if the state of some cannot be read, 1 if of all
+  # all attachments in this network namespace; exit code 7 if some journals cannot be read, 1 if none can
   dcqcn status
   # hook by hook; exit code 3 if eth0 is not attached
   dcqcn status eth0
@@ -40,7 +40,9 @@ impl StatusArgs {
             broken.retain(|broken| broken.iface.as_ref() == Some(&iface));
             if attachments.is_empty() {
                 match broken.pop() {
-                    Some(Broken { error, .. }) => return Err(error).context(iface),
+                    Some(Broken { error, .. }) => {
+                        return Err(error).with_context(|| format!("cannot show {iface}"));
+                    }
                     // Fails with a cause.
                     None => _ = attach::open(&iface)?,
                 }
