@@ -140,7 +140,7 @@ pub enum Error {
     NoPort { path: PathBuf, port: u8 },
     #[error("{} is a directory, which belongs to one port; omit `--port`", .0.display())]
     PortOfDirectory(PathBuf),
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}: `{}` is not a whole number: write one, without its unit", path.display(), shown(text))]
     Number { path: PathBuf, text: String },
@@ -543,7 +543,8 @@ mod tests {
         fs::create_dir_all(directory.path().join("roce_rp")).unwrap();
         fs::write(directory.path().join("roce_rp/rpg_gd"), [0xff, 0xfe]).unwrap();
         assert!(matches!(read(directory.path(), None), Err(Error::Read { .. })));
-        assert!(matches!(read(Path::new("/nonexistent"), None), Err(Error::Read { .. })));
+        let absent = read(Path::new("/nonexistent"), None).unwrap_err().to_string();
+        assert!(absent.starts_with("cannot read /nonexistent: "), "{absent}");
     }
 
     #[test]

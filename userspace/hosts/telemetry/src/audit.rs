@@ -162,7 +162,7 @@ impl Author {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{}: {source}; set {DIRECTORY_VARIABLE} to use another directory for the audit log", path.display()
+    "cannot access the audit log {}: {source}; set {DIRECTORY_VARIABLE} to use another directory", path.display()
 )]
 pub struct Error {
     path: PathBuf,

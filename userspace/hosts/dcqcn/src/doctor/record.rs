@@ -14,11 +14,11 @@ const SNAPSHOT: &str = "snapshot.json";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("{}: {source}{hint}", path.display())]
+    #[error("cannot access {}: {source}{hint}", path.display())]
     File { path: PathBuf, source: io::Error, hint: &'static str },
     #[error("{} exists already; choose a directory without a recording", path.display())]
     Exists { path: PathBuf },
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
     #[error(
         "{}: version {found}, this dcqcn reads version {VERSION}; examine it with the dcqcn that recorded it",
@@ -172,6 +172,13 @@ mod tests {
         snapshot.links[0].ethtool = Some(["NIC statistics:\n", "NIC statistics:\n"].map(str::to_owned));
         write(dir.path(), &snapshot).unwrap();
         assert_eq!(read(dir.path()).unwrap().links[0].ethtool, None);
+    }
+
+    #[test]
+    fn absent_recording_error_names_command() {
+        let error = read(Path::new("/nonexistent")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot access /nonexistent/snapshot.json: "), "{error}");
+        assert!(error.ends_with(RECORD_FIRST), "{error}");
     }
 
     /// The recording of a healthy host with one replacement, read back.

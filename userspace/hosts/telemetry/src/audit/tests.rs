@@ -114,6 +114,7 @@ fn unwritable_log_names_file_and_fix() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let refused = Log::within(file.path()).append(&[change("eth0", &["rpg_gd=12"])]).unwrap_err();
     let text = refused.to_string();
+    assert!(text.starts_with("cannot access the audit log "), "{text}");
     assert!(text.contains("audit.jsonl") && text.contains("DCQCN_AUDIT"), "{text}");
     assert!(Log::within(file.path()).read().is_err());
 }
