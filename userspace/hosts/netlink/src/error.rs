@@ -20,7 +20,7 @@ pub enum Error {
         nearest.as_ref().map(|near| format!(" (did you mean {near:?}?)")).unwrap_or_default()
     )]
     UnknownInterface { name: String, nearest: Option<String> },
-    #[error("{operation} on {subject}: {refusal}")]
+    #[error("cannot {operation} on {subject}: {refusal}")]
     Refused { operation: String, subject: String, refusal: Refusal },
     /// The other changes took effect.
     #[error(
@@ -37,14 +37,14 @@ pub enum Error {
     NotRestorable { interface: String, kind: String, handle: Handle, reason: String },
     #[error("{name:?} cannot name a network namespace: use 1 to 255 bytes without `/`, not `.` or `..`")]
     NetnsName { name: String },
-    #[error("{operation} network namespace {name:?}: {source}{}", next_step(errno_of(source), ""))]
+    #[error("cannot {operation} network namespace {name:?}: {source}{}", next_step(errno_of(source), ""))]
     Netns {
         operation: &'static str,
         name: String,
         #[source]
         source: io::Error,
     },
-    #[error("{operation}: {source}{}", next_step(errno_of(source), ""))]
+    #[error("cannot {operation}: {source}{}", next_step(errno_of(source), ""))]
     Socket {
         operation: &'static str,
         #[source]
@@ -107,4 +107,18 @@ fn next_step(errno: Errno, message: &str) -> &'static str {
 
 fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_has_operation_and_object() {
+        let refusal = Refusal { errno: Errno::EPERM, message: String::new() };
+        let error =
+            Error::Refused { operation: "delete the root qdisc".into(), subject: "eth0".into(), refusal };
+        let text = error.to_string();
+        assert!(text.starts_with("cannot delete the root qdisc on eth0: Operation not permitted"), "{text}");
+    }
 }
