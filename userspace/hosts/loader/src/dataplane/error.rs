@@ -20,7 +20,7 @@ pub enum Error {
     PacketTrace { name: String, source: Box<aya::programs::ProgramError> },
     #[error("cannot create a thread to load a program: {source}")]
     Thread { source: io::Error },
-    #[error("map {name}: {source}")]
+    #[error("cannot access map {name}: {source}")]
     Map { name: &'static str, source: MapError },
     #[error("cannot deliver a tail-loss probe or NAK to interface {ifindex}: {}", cause(*.result))]
     NotDelivered {
@@ -29,7 +29,7 @@ pub enum Error {
         /// was dropped.
         result: i32,
     },
-    #[error("map EVENTS cannot be mapped into memory: {source}")]
+    #[error("cannot map EVENTS into memory: {source}")]
     EventLog { source: io::Error },
     #[error(
         "the data plane has no {0}: its object was built from another version of dcqcn; run `dcqcn upgrade IFACE`, or \
@@ -83,6 +83,14 @@ mod tests {
         };
         assert!(load(libc::EPERM).ends_with("run it as root"), "{}", load(libc::EPERM));
         assert!(load(libc::ENOMEM).ends_with("`STATS`"), "{}", load(libc::ENOMEM));
+    }
+
+    #[test]
+    fn map_error_has_operation_and_name() {
+        let io_error = io::Error::from_raw_os_error(libc::EPERM);
+        let source = MapError::CreateError { name: "PARAMS".into(), io_error };
+        let text = at("PARAMS")(source).to_string();
+        assert!(text.starts_with("cannot access map PARAMS: "), "{text}");
     }
 
     #[test]
