@@ -20,7 +20,7 @@ async fn maintain(mut store: Store, ttl_s: i64, sender: Sender<Option<i64>>) {
         };
         sender.send_replace(None);
         if error != logged {
-            tracing::warn!(error, "lease lost; renewing");
+            tracing::warn!(error, "no lease in etcd; retrying");
             logged = error;
         }
         sleep(RETRY_DELAY).await;

@@ -319,5 +319,8 @@ mod tests {
         assert!(!one.is::<SeveralFailed>());
         let both = result(vec![anyhow!("eth0: no"), anyhow!("eth1: no")], false).unwrap_err();
         assert_eq!(both.to_string(), "eth0: no\neth1: no");
+        let repeated = anyhow!("no such file").context("cannot read x: no such file");
+        let once = result(vec![repeated], true).unwrap_err();
+        assert_eq!(once.to_string(), "cannot read x: no such file");
     }
 }
