@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use dcqcn_support::cli::{GenerateCommand, arguments, log_to_stderr};
+use dcqcn_support::cli::{GenerateCommand, arguments, hide_json, log_to_stderr};
 use nix::unistd::{Uid, User, gethostname};
 
 use crate::prelude::*;
@@ -128,7 +128,7 @@ Examples:
 impl Cli {
     fn run(self, out: &mut Output<'_>) -> Result<()> {
         if let Command::Generate(command) = self.command {
-            return command.run(out, Self::command(), &[]);
+            return command.run(out, described(), &[]);
         }
         // Services print nothing.
         if !matches!(self.command, Command::Status { .. } | Command::History {} | Command::Diff { .. }) {
@@ -177,9 +177,14 @@ async fn service(reach: &EtcdOptions, run: impl Future<Output = Result<()>>) -> 
     }
 }
 
+/// The command line, for manual pages and completions.
+fn described() -> clap::Command {
+    hide_json(Cli::command(), &WITHOUT_JSON)
+}
+
 /// Runs `dcqcn-fleet`.
 pub fn main() -> ExitCode {
-    CompleteEnv::with_factory(Cli::command).complete();
+    CompleteEnv::with_factory(described).complete();
     let cli = Cli::from_arg_matches(&arguments(Cli::command(), &WITHOUT_JSON))
         .unwrap_or_else(|error| error.format(&mut Cli::command()).exit());
     log_to_stderr();

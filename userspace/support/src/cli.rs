@@ -28,7 +28,7 @@ use crate::JSON_VERSION;
 use crate::causes::chain;
 use crate::file::read_text;
 use crate::logging::{from_environment, has_colours};
-pub use arguments::arguments;
+pub use arguments::{arguments, hide_json};
 pub use package::{GenerateCommand, Page};
 
 #[cfg(any(test, feature = "testing"))]

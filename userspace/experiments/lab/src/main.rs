@@ -17,7 +17,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_sim::knobs::SetupError;
 use dcqcn_sim::network::SimError;
-use dcqcn_support::cli::{GenerateCommand, Output, arguments, log_to_stderr};
+use dcqcn_support::cli::{GenerateCommand, Output, arguments, hide_json, log_to_stderr};
 
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
@@ -81,13 +81,18 @@ impl Cli {
             Command::Replay(args) => args.run(out),
             Command::Trace(args) => args.run(out),
             Command::P4(command) => command.run(out),
-            Command::Generate(command) => command.run(out, Self::command(), &[]),
+            Command::Generate(command) => command.run(out, described(), &[]),
         }
     }
 }
 
+/// The command line, for manual pages and completions.
+fn described() -> clap::Command {
+    hide_json(Cli::command(), &WITHOUT_JSON)
+}
+
 fn main() -> ExitCode {
-    CompleteEnv::with_factory(Cli::command).complete();
+    CompleteEnv::with_factory(described).complete();
     let cli = Cli::from_arg_matches(&arguments(Cli::command(), &WITHOUT_JSON))
         .unwrap_or_else(|error| error.format(&mut Cli::command()).exit());
     log_to_stderr();

@@ -32,7 +32,7 @@ use dcqcn_loader::attach::Error::NotAttached;
 use dcqcn_netlink::Netns;
 use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::causes::one_line;
-use dcqcn_support::cli::{GenerateCommand, Output, arguments, log_to_stderr};
+use dcqcn_support::cli::{GenerateCommand, Output, arguments, hide_json, log_to_stderr};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 
@@ -183,9 +183,14 @@ impl Cli {
             Command::Config(command) => command.run(out),
             Command::Import(args) => args.run(out),
             Command::Export(args) => args.run(out),
-            Command::Generate(command) => command.run(out, pages::command(), &pages::pages()?),
+            Command::Generate(command) => command.run(out, described(), &pages::pages()?),
         }
     }
+}
+
+/// The command line, for manual pages and completions.
+fn described() -> clap::Command {
+    hide_json(pages::command(), &WITHOUT_JSON)
 }
 
 /// Runs the command line of this process.
@@ -195,7 +200,7 @@ pub fn main() -> ExitCode {
         log_to_stderr();
         return run(args.wants_json(), None, |out| args.run(out));
     }
-    CompleteEnv::with_factory(pages::command).complete();
+    CompleteEnv::with_factory(described).complete();
     let cli = Cli::read();
     let (json, netns) = (cli.json, cli.netns.clone());
     if !matches!(&cli.command, Command::Run(args) if args.has_own_log()) {

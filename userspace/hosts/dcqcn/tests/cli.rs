@@ -191,6 +191,10 @@ fn package_has_manuals_and_completions() {
     for page in ["man1/dcqcn.1", "man1/dcqcn-attach.1", "man5/dcqcn.toml.5", "man7/dcqcn-parameters.7"] {
         assert!(directory.path().join(page).is_file(), "{page}");
     }
+    for (page, has_json) in [("dcqcn-run", false), ("dcqcn-status", true)] {
+        let text = fs::read_to_string(directory.path().join(format!("man1/{page}.1"))).unwrap();
+        assert_eq!(text.contains("\\-\\-json"), has_json, "{page}");
+    }
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&["generate", "completions", shell]);
         assert!(stdout(&script).contains("COMPLETE"), "{shell}");

@@ -27,10 +27,7 @@ fn parse(
     without_json: &[&str],
     words: impl IntoIterator<Item = OsString>,
 ) -> Result<ArgMatches, clap::Error> {
-    let mut command = with_verbatim_lines(command);
-    for name in without_json {
-        command = with_json_hidden(command, &mut name.split(' '));
-    }
+    let mut command = hide_json(with_verbatim_lines(command), without_json);
     let matches = command.try_get_matches_from_mut(words)?;
     let mut names = Vec::new();
     let mut inner = &matches;
@@ -44,6 +41,11 @@ fn parse(
         return Err(command.error(ErrorKind::ArgumentConflict, text));
     }
     Ok(matches)
+}
+
+/// Hides `--json` in the help, manual pages and completions of the subcommands with these names.
+pub fn hide_json(command: Command, without_json: &[&str]) -> Command {
+    without_json.iter().fold(command, |command, name| with_json_hidden(command, &mut name.split(' ')))
 }
 
 /// Replaces the global option of the subcommand with this path by a hidden one.
