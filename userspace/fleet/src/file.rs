@@ -1,5 +1,6 @@
 //! `fleet.toml`: configurations of groups of hosts, and the rollout policy.
 
+use anyhow::anyhow;
 use dcqcn_params::Settings;
 use dcqcn_params::file::{Reader, SELECTORS, read};
 use dcqcn_support::render;
@@ -161,7 +162,11 @@ impl Group {
 
 pub(crate) fn parse(name: &str, text: &str) -> Result<(Policy, Vec<Group>)> {
     read(name, text, check_interfaces)?;
-    let File { rollout, gate, group } = toml::from_str(text)?;
+    let File { rollout, gate, group } = toml::from_str(text).map_err(|error: toml::de::Error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let line = 1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count();
+        anyhow!("{name}:{line}: {}", error.message())
+    })?;
     let policy = policy(rollout, read_gate(gate)?)?;
     ensure!(!group.is_empty(), "no [[group]]; `dcqcn-fleet apply --help` has an example");
     let mut groups: Vec<Group> = Vec::new();
@@ -365,7 +370,7 @@ rpg_gd = 12
             (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
             (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
             (&format!("[rollout]\nsoak = '90'\n{interface}"), "is not a time"),
-            (&format!("[rollout]\nwaves = 1\n{interface}"), "unknown field `waves`"),
+            (&format!("[rollout]\nwaves = 1\n{interface}"), "f:2: unknown field `waves`"),
             (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "out of range: 1 to"),
             (&format!("{interface}{interface}"), "is defined twice"),
         ] {
