@@ -46,7 +46,9 @@ pub fn filter(text: &str) -> Result<Targets, FilterError> {
 
 /// The filter of `DCQCN_LOG`, or `otherwise` if it is unset or invalid; and a warning if it is invalid.
 pub fn from_environment(otherwise: impl FnOnce() -> Targets) -> (Targets, Option<String>) {
-    match env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| (filter(&text), text)) {
+    let text = env::var_os(VARIABLE).filter(|text| !text.is_empty());
+    let text = text.map(|text| text.to_string_lossy().into_owned());
+    match text.map(|text| (filter(&text), text)) {
         None => (otherwise(), None),
         Some((Ok(filter), _)) => (filter, None),
         Some((Err(error), text)) => {

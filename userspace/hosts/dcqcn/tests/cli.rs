@@ -1,7 +1,9 @@
 //! Invocations of the `dcqcn` command that need no root.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Output, Stdio};
 
 fn dcqcn(args: &[&str]) -> Command {
@@ -97,6 +99,16 @@ fn parameter_without_interface_named() {
     assert_eq!(output.status.code(), Some(1));
     let text = "error: rpg_ai_rate is a parameter: specify an interface before it, as in `dcqcn get eth0 rpg_ai_rate`\n";
     assert_eq!(stderr(&output), text);
+}
+
+#[test]
+fn invalid_log_filter_reported() {
+    for filter in [&b"loud"[..], b"\xff"] {
+        let mut command = dcqcn(&["config", "profile", "list"]);
+        let output = command.env("DCQCN_LOG", OsStr::from_bytes(filter)).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stderr(&output).contains("is ignored: "), "{}", stderr(&output));
+    }
 }
 
 #[test]
