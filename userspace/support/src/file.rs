@@ -35,10 +35,16 @@ impl Replacement {
         }
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        // The error of the temporary file would have its name.
+        if !directory.try_exists()? {
+            let text = format!("the directory {} does not exist", directory.display());
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+        }
         let temporary = tempfile::Builder::new()
             .prefix(".dcqcn-")
             .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+            .tempfile_in(directory)?;
         let writer = BufWriter::new(temporary.as_file().try_clone()?);
         Ok(Self { writer, pending: Some((temporary, path)) })
     }
@@ -212,7 +218,8 @@ mod tests {
         }
         let error = read_text(Path::new("-")).expect_err("no file").to_string();
         assert!(error.contains("/dev/stdin"), "{error}");
-        assert!(replace(Path::new("/nonexistent/x.toml"), b"").is_err());
+        let error = replace(Path::new("/nonexistent/x.toml"), b"").expect_err("no directory").to_string();
+        assert_eq!(error, "the directory /nonexistent does not exist");
         assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 2);
     }
 }
