@@ -76,8 +76,11 @@ fn confirmed_change_persists() -> Result<()> {
     no_waiter_left(&lab)?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     lab.prints("log a0", "rpg_ai_rate (confirmed)")?;
+    lab.ok("set a0 --confirm 60s rpg_ai_rate=21mbit")?;
+    assert_eq!(lab.ok("confirm a0 a0")?, "a0: confirmed rpg_ai_rate\n");
+    no_waiter_left(&lab)?;
     // A change without effect starts no waiting process.
-    lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
+    lab.ok("set a0 --confirm 60s rpg_ai_rate=21mbit")?;
     no_waiter_left(&lab)?;
     lab.expect_error(1, "confirm").map(drop)
 }

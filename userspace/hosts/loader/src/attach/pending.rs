@@ -185,9 +185,13 @@ fn waiting(state_dir: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
 
 /// Pending changes of these interfaces, or of all if the list is empty.
 fn pending_of(state_dir: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
-    let mut found = Vec::new();
+    let mut found: Vec<(Record, Pending)> = Vec::new();
     for iface in ifaces {
         let record = find(state_dir, iface)?;
+        // Named twice, perhaps by an altname.
+        if found.iter().any(|(other, _)| other.info.ifindex == record.info.ifindex) {
+            continue;
+        }
         match record.pending.clone() {
             Some(pending) => found.push((record, pending)),
             None => return Err(Error::NothingPending { iface: format!(" on {iface}") }),
