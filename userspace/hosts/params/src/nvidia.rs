@@ -358,7 +358,10 @@ fn value(config: &Config, entry: &Entry, notes: &mut Vec<String>) -> Option<u64>
         let (text, most) = (key.text(config), entry.most);
         notes.push(format!("{key} = {text} exceeds the firmware's field: writing {most}"));
     } else if !value.is_multiple_of(entry.scale) {
-        notes.push(format!("{key} = {} rounded up to {units} firmware units", key.text(config)));
+        let (text, unit) = (key.text(config), Quantity(entry.scale, key.unit()));
+        notes.push(format!(
+            "{key} = {text} is not a multiple of {unit}, the firmware's unit: writing {units}"
+        ));
     }
     Some(units.min(entry.most))
 }
@@ -814,7 +817,7 @@ mod tests {
             "rp_variant is paper",
             "rpg_byte_reset = 10MB exceeds the firmware's field: writing 32767",
             "initial_alpha_value = 1024 exceeds the firmware's field: writing 1023",
-            "rpg_min_rate = 1.5mbit rounded up to 2 firmware units",
+            "rpg_min_rate = 1.5mbit is not a multiple of 1mbit, the firmware's unit: writing 2",
         ] {
             assert!(notes.iter().any(|note| note.contains(part)), "{part}: {notes:?}");
         }
