@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn out_of_range_flag_is_wrong_usage() {
         for (flag, expected) in [
-            ("--senders=0", "0 is not in 1..=250"),
-            ("--qps=100000", "100000 is not in 1..=64"),
-            ("--tcp=65", "65 is not in 0..=64"),
+            ("--senders=0", "senders = 0 is out of range: 1 to 250"),
+            ("--qps=100000", "qps = 100000 is out of range: 1 to 64"),
+            ("--tcp=65", "tcp = 65 is out of range: 0 to 64"),
             ("--message=100GB", "too large: the limit is 1GB"),
         ] {
             let refused = parse::<IncastArgs>(flag).err().unwrap();
