@@ -64,16 +64,20 @@ pub use shared::SharedRequester;
 
 /// Reads a field of shared state.
 macro_rules! get {
-    ($shared:ident.$field:ident) => {
+    ($shared:ident.$field:ident) => {{
+        #[cfg(test)]
+        $crate::recovery::tests::race::before_access();
         // SAFETY: a field of a live cell. Volatile, because another CPU may write it at any time.
         unsafe { (&raw const (*$shared.0.as_ptr()).$field).read_volatile() }
-    };
+    }};
 }
 
 /// Writes a field of shared state.
 macro_rules! set {
     ($shared:ident.$field:ident = $value:expr) => {{
         let value = $value;
+        #[cfg(test)]
+        $crate::recovery::tests::race::before_access();
         // SAFETY: as above.
         unsafe { (&raw mut (*$shared.0.as_ptr()).$field).write_volatile(value) }
     }};

@@ -2,6 +2,8 @@
 
 extern crate std;
 
+pub(super) mod race;
+
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::vec::Vec;
