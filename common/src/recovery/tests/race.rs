@@ -1,5 +1,6 @@
-//! The programs of two CPUs that follow packets of a QP at the same time, in every order of the accesses to its state that switches
-//! between the CPUs three times at most.
+//! The programs of two CPUs that follow packets of a QP at the same time.
+//!
+//! They run in every order of the accesses to its state that switches between the CPUs three times at most.
 
 extern crate std;
 
@@ -189,8 +190,7 @@ fn assert_safe(requester: &Requester, lost: u32, case: &str, stops: [usize; 2]) 
     }
 }
 
-/// A state, the requests and responses that programs follow at the same time, the requests after them, and the SEND that
-/// is lost.
+/// A state, the packets that programs follow at the same time, those after them, and the SEND that is lost.
 struct Case {
     name: &'static str,
     before: Requester,

@@ -132,8 +132,8 @@ const STABLE: [(&str, f64); 16] = [
     ("RP paces a flow in recovery", 1.55),
     ("minimal pacer, same table", 3.38),
 ];
-/// As [`STABLE`], with cold caches: the largest of four quick runs next to compilers, whose data takes the shared cache.
-/// The largest of five quick runs under other load were 1.53 and 2.62.
+/// As [`STABLE`], with cold caches: the largest of four quick runs next to compilers, which use the shared
+/// cache. The largest of five quick runs under other load were 1.53 and 2.62.
 const COLD: [(&str, f64); 2] = [
     ("one packet by itself, host, ingress, cold caches: p50", 4.31),
     ("one packet by itself, host, egress, cold caches: p50", 5.17),
