@@ -65,8 +65,8 @@ fn with_verbatim_lines(command: Command) -> Command {
     command.mut_subcommands(with_verbatim_lines)
 }
 
-/// Indented lines are commands, files and tables, which a line break would damage. The others are paragraphs, wrapped for the
-/// terminal, whose own line breaks would leave short lines.
+/// Joins the lines of paragraphs, which the terminal's width wraps. Indented lines are commands, files and
+/// tables, which a line break would damage.
 fn for_any_width(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut in_paragraph = false;
