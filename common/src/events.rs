@@ -269,6 +269,7 @@ mod tests {
         // Ten seconds of one event every 100 us.
         let later = (1..=100_000).filter(|n| admitted(&mut arrival_ns, start_ns + n * 100_000)).count();
         assert_eq!(later, 1_000);
+        assert_eq!(limit.admit(u64::MAX, 1), None);
     }
 
     #[test]

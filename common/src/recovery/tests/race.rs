@@ -10,17 +10,27 @@ use std::vec::Vec;
 
 use super::*;
 
-/// What a program does with a packet.
-pub(super) type Program = dyn Fn(SharedRequester<'_>);
+/// Time of the packets that both programs follow.
+const NOW_NS: u64 = 50 * MS;
 
 std::thread_local! {
     static RUN: RefCell<Option<Rc<Run>>> = const { RefCell::new(None) };
 }
 
+/// The second program.
+#[derive(Clone, Copy)]
+enum Second {
+    /// Follows packets.
+    Follows(&'static [Packet]),
+    /// Copies the state, as `dcqcn run` does.
+    Copies,
+}
+
 /// Two programs: the second one starts, is interrupted, and continues when the first one has ended.
 struct Run {
     memory: Cell<Requester>,
-    second: Rc<Program>,
+    second: Second,
+    copied: Cell<Requester>,
     /// Accesses of the first program before the second one starts, and of that before it is interrupted.
     stops: [usize; 2],
     phase: Cell<Phase>,
@@ -73,7 +83,10 @@ impl Run {
     fn call_second(&self, phase: Phase) {
         self.phase.set(phase);
         self.accesses.set(0);
-        (self.second)(SharedRequester(&self.memory));
+        match self.second {
+            Second::Follows(packets) => follow(SharedRequester(&self.memory), packets, NOW_NS),
+            Second::Copies => self.copied.set(self.memory.get()),
+        }
     }
 
     fn start_second(&self) {
@@ -87,24 +100,29 @@ impl Run {
     }
 }
 
-/// Runs both programs. Returns whether each was interrupted.
-pub(super) fn interleave(
-    requester: &mut Requester,
-    first: &Program,
-    second: Rc<Program>,
+/// Result of an order of the accesses.
+struct Outcome {
     stops: [usize; 2],
-) -> [bool; 2] {
+    /// Whether each program was interrupted.
+    were_interrupted: [bool; 2],
+    after: Requester,
+    copied: Requester,
+}
+
+/// Runs both programs, of which the first one follows packets.
+fn interleave(before: Requester, first: &[Packet], second: Second, stops: [usize; 2]) -> Outcome {
     let run = Rc::new(Run {
-        memory: Cell::new(*requester),
+        memory: Cell::new(before),
         second,
+        copied: Cell::new(before),
         stops,
         phase: Cell::new(Phase::First),
         accesses: Cell::new(0),
         seen: RefCell::new(Vec::new()),
-        current: Cell::new(*requester),
+        current: Cell::new(before),
     });
     RUN.set(Some(run.clone()));
-    first(SharedRequester(&run.memory));
+    follow(SharedRequester(&run.memory), first, NOW_NS);
     let is_first_interrupted = run.phase.get() != Phase::First;
     if !is_first_interrupted {
         run.start_second();
@@ -115,24 +133,17 @@ pub(super) fn interleave(
         run.call_second(Phase::Repeated);
     }
     RUN.set(None);
-    *requester = run.memory.get();
-    [is_first_interrupted, is_second_interrupted]
+    let were_interrupted = [is_first_interrupted, is_second_interrupted];
+    Outcome { stops, were_interrupted, after: run.memory.get(), copied: run.copied.get() }
 }
 
-/// Calls `check` with the state after each order of the accesses.
-fn explore(
-    requester: &Requester,
-    first: &Program,
-    second: &Rc<Program>,
-    mut check: impl FnMut([usize; 2], Requester),
-) {
+/// Calls `check` with the result of each order of the accesses.
+fn explore(before: Requester, first: &[Packet], second: Second, mut check: impl FnMut(&Outcome)) {
     for start in 0.. {
         for stop in 0.. {
-            let mut after = *requester;
-            let stops = [start, stop];
-            let [is_first_interrupted, is_second_interrupted] =
-                interleave(&mut after, first, second.clone(), stops);
-            check(stops, after);
+            let outcome = interleave(before, first, second, [start, stop]);
+            check(&outcome);
+            let [is_first_interrupted, is_second_interrupted] = outcome.were_interrupted;
             if !is_first_interrupted {
                 return;
             }
@@ -154,25 +165,23 @@ enum Packet {
 }
 use Packet::{Answer, Request as Sends, Response as Receives};
 
-/// A program that follows these packets.
-fn program(packets: &'static [Packet], now_ns: u64) -> Rc<Program> {
-    Rc::new(move |requester| {
-        for packet in packets {
-            match *packet {
-                Sends(opcode, psn, bytes) => {
-                    requester.follow_request(&request(opcode, psn, bytes), now_ns);
-                }
-                Receives(response) => {
-                    requester.follow_response(&response, now_ns);
-                    requester.drops(&response, now_ns);
-                }
-                Answer(opcode, psn) => {
-                    let syndrome = requester.syndrome_if_correct(psn);
-                    requester.follow_response(&Response { syndrome, ..read_response(opcode, psn) }, now_ns);
-                }
+/// Follows packets, as a program does.
+fn follow(requester: SharedRequester<'_>, packets: &[Packet], now_ns: u64) {
+    for packet in packets {
+        match *packet {
+            Sends(opcode, psn, bytes) => {
+                requester.follow_request(&request(opcode, psn, bytes), now_ns);
+            }
+            Receives(response) => {
+                requester.follow_response(&response, now_ns);
+                requester.drops(&response, now_ns);
+            }
+            Answer(opcode, psn) => {
+                let syndrome = requester.syndrome_if_correct(psn);
+                requester.follow_response(&Response { syndrome, ..read_response(opcode, psn) }, now_ns);
             }
         }
-    })
+    }
 }
 
 /// No probe, whenever it is sent, names a PSN after `lost`, that of a SEND or WRITE which was not accepted.
@@ -265,13 +274,13 @@ fn cases() -> [Case; 6] {
 #[test]
 fn concurrent_programs_name_accepted_psns() {
     for Case { name, before, egress, ingress, after, lost } in cases() {
-        let (egress, ingress) = (program(egress, 50 * MS), program(ingress, 50 * MS));
-        for (first, second) in [(&egress, &ingress), (&ingress, &egress)] {
-            explore(&before, &**first, second, |stops, mut requester| {
-                assert_safe(&requester, lost, name, stops);
+        for (first, second) in [(egress, ingress), (ingress, egress)] {
+            explore(before, first, Second::Follows(second), |outcome| {
+                let mut requester = outcome.after;
+                assert_safe(&requester, lost, name, outcome.stops);
                 for packet in after {
-                    program(core::slice::from_ref(packet), 60 * MS)(SharedRequester::new(&mut requester));
-                    assert_safe(&requester, lost, name, stops);
+                    follow(SharedRequester::new(&mut requester), &[*packet], 60 * MS);
+                    assert_safe(&requester, lost, name, outcome.stops);
                 }
             });
         }
@@ -283,11 +292,8 @@ fn concurrent_programs_name_accepted_psns() {
 fn half_done_changes_name_accepted_psns() {
     for Case { name, before, egress, ingress, lost, .. } in cases() {
         for packets in [egress, ingress] {
-            let copied = Rc::new(Cell::new(before));
-            let copy = copied.clone();
-            let reader: Rc<Program> = Rc::new(move |requester| copy.set(requester.0.get()));
-            explore(&before, &*program(packets, 50 * MS), &reader, |stops, _| {
-                assert_safe(&copied.get(), lost, name, stops);
+            explore(before, packets, Second::Copies, |outcome| {
+                assert_safe(&outcome.copied, lost, name, outcome.stops);
             });
         }
     }

@@ -7,9 +7,9 @@ use crate::vm::prelude::*;
 /// Seconds of traffic without `dcqcn`, and with it.
 const OFF_S: u32 = 8;
 const ON_S: u32 = 16;
-/// Rate of the third guest's port: below the machine's port, which its packets pass next, and low enough for
+/// Rate of the third guest's port, `$RATE` in its scripts: below the machine's port, which its packets pass next, and low enough for
 /// three emulated guests on two CPUs.
-const RATE_BPS: f64 = 10e6;
+const RATE_BPS: u32 = 10_000_000;
 /// Minimum share of marks that arrive: the port's queue may drop marked packets.
 const MIN_MARKS: f64 = 0.9;
 
@@ -39,7 +39,7 @@ ip address add 10.9.20.0/31 dev eth0
 ip address add 10.9.20.3/31 dev eth1
 echo 1 > /proc/sys/net/ipv4/ip_forward
 modprobe sch_tbf
-tc qdisc replace dev eth1 root handle 1: tbf rate 10mbit burst 64000 limit 102400";
+tc qdisc replace dev eth1 root handle 1: tbf rate $RATE burst 64000 limit 102400";
 
 pub(super) fn router(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     between(hosts, report, "router", |hosts, report| forwarded(hosts, report, "router", ROUTER, ROUTED))
@@ -54,8 +54,8 @@ ovsdb-server /run/openvswitch/conf.db --remote=punix:/run/openvswitch/db.sock --
 ovs-vsctl --no-wait init
 ovs-vswitchd --pidfile --detach
 ovs-vsctl --timeout=60 add-br ovs0 -- add-port ovs0 eth0 -- add-port ovs0 eth1 -- set port eth1 qos=@port \
-    -- --id=@port create qos type=linux-htb other-config:max-rate=10000000 queues:0=@queue \
-    -- --id=@queue create queue other-config:min-rate=10000000 other-config:max-rate=10000000 \
+    -- --id=@port create qos type=linux-htb other-config:max-rate=$RATE queues:0=@queue \
+    -- --id=@queue create queue other-config:min-rate=$RATE other-config:max-rate=$RATE \
         other-config:burst=512000";
 
 /// A bridge of Open vSwitch with the NICs as system ports.
@@ -96,7 +96,7 @@ fn forwarded(
     script: &str,
     topology: Topology,
 ) -> Result<()> {
-    hosts.sh(MIDDLE, &format!("{RESET}{script}"))?;
+    hosts.sh(MIDDLE, &format!("RATE={RATE_BPS}{RESET}{script}"))?;
     hosts.build(topology)?;
     let off = measure(hosts, Tool::Write, OFF_S)?;
     off.row(report, name, "off");
@@ -107,7 +107,7 @@ fn forwarded(
     let counters: Value = serde_json::from_str(&hosts.sh(MIDDLE, "dcqcn --json counters eth1")?)?;
     let marked = count(&counters, "cp_ecn_marked_packets")?;
     on.row(report, name, &format!("dcqcn, {marked} packets marked in the third guest"));
-    on.check(report, name, RATE_BPS);
+    on.check(report, name, f64::from(RATE_BPS));
     let received = on.counts.marked as f64 / marked.max(1) as f64;
     report.at_least(&format!("{name}: marks received, of those of the third guest"), received, MIN_MARKS);
     hosts.detach_both()?;

@@ -130,9 +130,10 @@ pub(crate) fn parse_from(text: &str, unit: Unit, min_bare: u64) -> Result<u64, Q
     if text.starts_with('-') {
         return Err(refused(Problem::Negative));
     }
+    // Then it has no unit.
+    let is_count = matches!(unit, Unit::Count | Unit::OneOf(_));
     let parts = match decimal(text) {
-        // A count has no unit.
-        Err(Problem::Syntax) if unit == Unit::Count => return Err(refused(Problem::NotNumber)),
+        Err(Problem::Syntax) if is_count => return Err(refused(Problem::NotNumber)),
         // `1h 30m`, `90 seconds`: humantime's grammar, for anything other than a number with one of the units above.
         Err(problem) if unit == Unit::Nanoseconds => {
             return humantime_ns(text).ok_or_else(|| refused(problem));
@@ -154,7 +155,7 @@ pub(crate) fn parse_from(text: &str, unit: Unit, min_bare: u64) -> Result<u64, Q
         refused(match suffix.as_str() {
             "" => Problem::NoUnit,
             "bps" | "kbps" | "mbps" | "gbps" if unit == Unit::BitsPerSecond => Problem::Bps,
-            _ if unit == Unit::Count => Problem::NotNumber,
+            _ if is_count => Problem::NotNumber,
             _ => Problem::WrongUnit,
         })
     })?;
@@ -302,6 +303,8 @@ mod tests {
             ("-5mbit", Unit::BitsPerSecond, "is negative: write a rate"),
             ("fast", Unit::Count, "is not a number: write a whole number"),
             ("0x5", Unit::Count, "is not a number: write a whole number"),
+            ("fast", Unit::OneOf(&[10, 31]), "is not a number: write one of `10`, `31`"),
+            ("31x", Unit::OneOf(&[10, 31]), "is not a number: write one of `10`, `31`"),
             ("1.", Unit::Bytes, "is not a number"),
             (".5KB", Unit::Bytes, "is not a number"),
             ("1.2.3KB", Unit::Bytes, "is not a number"),
