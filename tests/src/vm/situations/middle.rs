@@ -7,8 +7,9 @@ use crate::vm::prelude::*;
 /// Seconds of traffic without `dcqcn`, and with it.
 const OFF_S: u32 = 8;
 const ON_S: u32 = 16;
-/// Rate of the third guest's port, `$RATE` in its scripts: below the machine's port, which its packets pass next, and low enough for
-/// three emulated guests on two CPUs.
+/// Rate of the third guest's port, `$RATE` in its scripts.
+///
+/// Below the machine's port, which its packets pass next, and low enough for three emulated guests on two CPUs.
 const RATE_BPS: u32 = 10_000_000;
 /// Minimum share of marks that arrive: the port's queue may drop marked packets.
 const MIN_MARKS: f64 = 0.9;
