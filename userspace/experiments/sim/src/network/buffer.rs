@@ -51,29 +51,17 @@ enum Rule {
 pub(crate) struct Buffer {
     capacity: u64,
     used: u64,
-    max_used: u64,
+    /// Peak use of the shared part, in bytes.
+    pub(crate) max_used: u64,
     rules: [Rule; CLASSES],
     groups: Vec<Group>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    Admitted,
-    /// Admitted, and its ingress port must pause the class.
-    Pause,
-    Rejected,
-    /// Rejected, and its ingress port must pause the class: the headroom is smaller than the packet.
-    RejectedPause,
-}
-
-impl Admission {
-    pub(crate) const fn is_rejected(self) -> bool {
-        matches!(self, Self::Rejected | Self::RejectedPause)
-    }
-
-    pub(crate) const fn pauses(self) -> bool {
-        matches!(self, Self::Pause | Self::RejectedPause)
-    }
+pub(crate) struct Verdict {
+    pub(crate) admitted: bool,
+    /// The ingress port must pause the class; also of a rejected packet, if it is larger than the headroom.
+    pub(crate) pauses: bool,
 }
 
 impl Buffer {
@@ -96,11 +84,6 @@ impl Buffer {
         Ok(Self { capacity, used: 0, max_used: 0, rules, groups: vec![Group::default(); ports * CLASSES] })
     }
 
-    /// Peak use of the shared part.
-    pub(crate) const fn max_used_bytes(&self) -> u64 {
-        self.max_used
-    }
-
     #[inline]
     fn reserve(&mut self, bytes: u64) {
         self.used += bytes;
@@ -109,35 +92,28 @@ impl Buffer {
 
     /// Admits a packet of `class` from port `ingress` behind `queue_bytes`.
     #[inline]
-    pub(crate) fn admit(&mut self, ingress: u16, class: u8, bytes: u64, queue_bytes: u64) -> Admission {
+    pub(crate) fn admit(&mut self, ingress: u16, class: u8, bytes: u64, queue_bytes: u64) -> Verdict {
         let free = self.capacity - self.used;
         match self.rules[usize::from(class)] {
             Rule::Lossy(limit) => {
-                if bytes > free || queue_bytes + bytes > limit.bytes(free) {
-                    return Admission::Rejected;
-                }
-                self.reserve(bytes);
-                Admission::Admitted
+                let admitted = bytes <= free && queue_bytes + bytes <= limit.bytes(free);
+                self.reserve(if admitted { bytes } else { 0 });
+                Verdict { admitted, pauses: false }
             }
             Rule::Lossless { xoff, headroom, .. } => {
                 let group = &mut self.groups[usize::from(ingress) * CLASSES + usize::from(class)];
                 if bytes <= free && group.headroom == 0 && group.shared + bytes <= xoff.bytes(free) {
                     group.shared += bytes;
                     self.reserve(bytes);
-                    return Admission::Admitted;
+                    return Verdict { admitted: true, pauses: false };
                 }
-                let fits = group.headroom + bytes <= headroom;
-                group.headroom += if fits { bytes } else { 0 };
+                let admitted = group.headroom + bytes <= headroom;
+                group.headroom += if admitted { bytes } else { 0 };
                 // A group without packets would not resume: it resumes when a packet leaves.
                 let is_empty = group.shared + group.headroom == 0;
-                let was_paused = group.paused;
-                group.paused |= !is_empty;
-                match (fits, was_paused || is_empty) {
-                    (true, true) => Admission::Admitted,
-                    (true, false) => Admission::Pause,
-                    (false, true) => Admission::Rejected,
-                    (false, false) => Admission::RejectedPause,
-                }
+                let pauses = !group.paused && !is_empty;
+                group.paused |= pauses;
+                Verdict { admitted, pauses }
             }
         }
     }
@@ -184,20 +160,22 @@ mod tests {
         classes
     }
 
+    const ADMITTED: Verdict = Verdict { admitted: true, pauses: false };
+    const REJECTED: Verdict = Verdict { admitted: false, pauses: false };
     const PFC: Pfc = Pfc { xoff: Threshold::Bytes(4_000), headroom_bytes: 2_000, xon_offset_bytes: 1_000 };
 
     #[test]
     fn lossless_group_pauses_and_resumes() {
         let mut buffer = Buffer::new(100_000, &classes(PFC, Threshold::Bytes(5_000)), 2).unwrap();
         let taken: Vec<_> = (0..7).map(|_| buffer.admit(1, 3, 1_000, 0)).collect();
-        let mut expected = vec![Admission::Admitted; 4];
-        expected.extend([Admission::Pause, Admission::Admitted, Admission::Rejected]);
+        let mut expected = vec![ADMITTED; 4];
+        expected.extend([Verdict { pauses: true, ..ADMITTED }, ADMITTED, REJECTED]);
         assert_eq!(taken, expected);
         // Headroom empties first; then the group must fall below XOFF by the offset.
         let goes_on: Vec<_> = (0..6).map(|_| buffer.release(1, 3, 1_000)).collect();
         assert_eq!(goes_on, [false, false, true, false, false, false]);
-        assert_eq!((buffer.used, buffer.max_used_bytes()), (0, 4_000));
-        assert_eq!(buffer.admit(0, 4, 5_001, 0), Admission::Rejected);
+        assert_eq!((buffer.used, buffer.max_used), (0, 4_000));
+        assert_eq!(buffer.admit(0, 4, 5_001, 0), REJECTED);
     }
 
     #[test]
@@ -205,10 +183,10 @@ mod tests {
         let pfc = Pfc { xoff: Threshold::Alpha(0.5), headroom_bytes: 4_000, ..PFC };
         let mut buffer = Buffer::new(46_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap();
         // 30000 shared: with 9000 used, half of 21000 is 10500.
-        let before_pause = (0..).take_while(|_| buffer.admit(0, 3, 1_000, 0) == Admission::Admitted).count();
+        let before_pause = (0..).take_while(|_| buffer.admit(0, 3, 1_000, 0) == ADMITTED).count();
         assert_eq!(before_pause, 10);
         // Other groups get half of the rest.
-        let before_pause = (0..).take_while(|_| buffer.admit(1, 3, 1_000, 0) == Admission::Admitted).count();
+        let before_pause = (0..).take_while(|_| buffer.admit(1, 3, 1_000, 0) == ADMITTED).count();
         assert_eq!(before_pause, 7);
         assert_eq!(Buffer::new(16_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap_err(), 16_000);
     }
@@ -220,11 +198,11 @@ mod tests {
         ) {
             let pfc = Pfc { xoff: Threshold::Bytes(xoff), headroom_bytes: headroom, xon_offset_bytes: 0 };
             let mut buffer = Buffer::new(1_000_000, &classes(pfc, Threshold::Bytes(5_000)), 2).unwrap();
-            let admissions: Vec<_> = frames.iter().map(|&bytes| (bytes, buffer.admit(1, 3, bytes, 0))).collect();
-            let pauses = admissions.iter().filter(|(_, admission)| admission.pauses()).count();
+            let verdicts: Vec<_> = frames.iter().map(|&bytes| (bytes, buffer.admit(1, 3, bytes, 0))).collect();
+            let pauses = verdicts.iter().filter(|(_, verdict)| verdict.pauses).count();
             prop_assert_eq!(pauses, usize::from(frames.iter().sum::<u64>() > xoff));
             // It resumes when all have left.
-            let admitted = admissions.iter().filter(|(_, admission)| !admission.is_rejected());
+            let admitted = verdicts.iter().filter(|(_, verdict)| verdict.admitted);
             admitted.for_each(|&(bytes, _)| { buffer.release(1, 3, bytes); });
             prop_assert!(buffer.groups.iter().all(|group| !group.paused));
         }
@@ -238,7 +216,7 @@ mod tests {
             let mut inside = Vec::new();
             for (arrives, ingress, class, bytes) in steps {
                 if arrives {
-                    if !buffer.admit(ingress, class, bytes, 0).is_rejected() {
+                    if buffer.admit(ingress, class, bytes, 0).admitted {
                         inside.push((ingress, class, bytes));
                     }
                 } else if let Some((ingress, class, bytes)) = inside.pop() {

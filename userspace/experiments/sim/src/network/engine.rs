@@ -93,7 +93,7 @@ impl Simulation for Scenario {
 
     fn run(&self, threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {
         self.validate()?;
-        let (nodes, now_ns) = simulate(self, threads, &mut Unobserved, progress)?;
+        let (nodes, now_ns) = simulate(self, threads, &mut (), progress)?;
         Ok(outcome::collect(self, &self.topology.ports(), nodes.into_iter(), now_ns))
     }
 }
@@ -107,9 +107,8 @@ pub(crate) trait Observer {
     fn observe(&mut self, nodes: &mut [Node]);
 }
 
-struct Unobserved;
-
-impl Observer for Unobserved {
+/// Observes nothing.
+impl Observer for () {
     fn next_ns(&self) -> u64 {
         u64::MAX
     }
@@ -179,7 +178,7 @@ fn run_phase(
         for group in &mut groups {
             scope.spawn(|| {
                 let _guard = AbortOnPanic;
-                group.run(shared, &mut Unobserved, &mut |_| ControlFlow::Continue(()));
+                group.run(shared, &mut (), &mut |_| ControlFlow::Continue(()));
             });
         }
         first.run(shared, observer, progress);

@@ -269,7 +269,7 @@ impl Sums<'_> {
         }
         let transport = &mut self.out.transport;
         transport.storms += switch.storms;
-        transport.max_buffer_bytes = transport.max_buffer_bytes.max(switch.max_buffer_bytes());
+        transport.max_buffer_bytes = transport.max_buffer_bytes.max(switch.buffer.max_used);
         self.out.work.hops += switch.hops;
         self.out.work.queued_packets += switch.packets();
         if let Some(samples) = &mut self.out.samples {

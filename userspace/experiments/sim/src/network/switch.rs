@@ -77,7 +77,7 @@ pub(crate) struct Switch {
     /// By port. Separate, as most arrivals need nothing else of their port.
     inbound: Vec<Inbound>,
     down: Vec<bool>,
-    buffer: Buffer,
+    pub(crate) buffer: Buffer,
     rules: Arc<SwitchRules>,
     routes: Arc<Routes>,
     random: Random,
@@ -318,10 +318,6 @@ impl Switch {
         self.ports.iter().map(port_counters).collect()
     }
 
-    pub(crate) const fn max_buffer_bytes(&self) -> u64 {
-        self.buffer.max_used_bytes()
-    }
-
     pub(crate) fn packets(&self) -> u64 {
         self.ports.iter().flat_map(|port| &port.queues).map(|queue| queue.packets.len() as u64).sum()
     }
@@ -339,13 +335,13 @@ impl Switch {
         }
         let depth = port.queues[class].bytes;
         let ingress = packet.ingress;
-        let admission = self.buffer.admit(ingress, packet.class, packet.frame_bytes.into(), depth.into());
-        if admission.pauses() {
+        let verdict = self.buffer.admit(ingress, packet.class, packet.frame_bytes.into(), depth.into());
+        if verdict.pauses {
             self.counters[class].pauses += 1;
             self.ports[usize::from(ingress)].wire.request_pause(1 << class, true);
             self.begin(now_ns, ingress, out);
         }
-        if admission.is_rejected() {
+        if !verdict.admitted {
             if !self.trim(egress, &mut packet) {
                 self.counters[class].dropped_packets += 1;
                 if let Some(meters) = &mut self.meters {
@@ -392,9 +388,9 @@ impl Switch {
         packet.frame_bytes = packet.frame_bytes.min(TRIMMED_BYTES);
         packet.class = trim_to;
         let depth = self.ports[usize::from(egress)].queues[usize::from(trim_to)].bytes;
-        let admission = self.buffer.admit(packet.ingress, trim_to, packet.frame_bytes.into(), depth.into());
-        self.counters[from].trimmed_packets += u64::from(!admission.is_rejected());
-        !admission.is_rejected()
+        let verdict = self.buffer.admit(packet.ingress, trim_to, packet.frame_bytes.into(), depth.into());
+        self.counters[from].trimmed_packets += u64::from(verdict.admitted);
+        verdict.admitted
     }
 
     #[inline]
