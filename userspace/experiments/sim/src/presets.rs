@@ -264,9 +264,6 @@ impl Setup {
     }
 
     /// The star; with time series if they are written, or if the preset's metrics need them.
-    ///
-    /// # Errors
-    /// Settings are inconsistent.
     pub fn star(&self) -> Result<Star> {
         let mut star = self.star.clone();
         star.sender_rate_bps = self.sender_link_bps.unwrap_or(star.port_rate_bps);
@@ -359,10 +356,7 @@ const UNREAD: [&str; 27] = [
     "wred.N.queue_limit",
 ];
 
-/// Rejects parameters that no simulation reads.
-///
-/// # Errors
-/// Names the first of them.
+/// Rejects parameters that no simulation reads; the error names the first of them.
 pub fn refuse_unread<'c>(changes: impl IntoIterator<Item = &'c Assignment>) -> Result<(), SetupError> {
     match changes.into_iter().map(|change| change.key.to_string()).find(|key| is_unread(key)) {
         Some(key) => Err(SetupError(format!("{key} has no effect in a simulation; omit it"))),

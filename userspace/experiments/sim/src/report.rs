@@ -366,13 +366,11 @@ impl Report {
             let Some(FixedPoint { marking_probability, queue_bytes, beyond_pmax }) = point else { continue };
             let p = marking_probability * 100.0;
             let queue = size(*queue_bytes);
+            write!(f, "{name}: p* = {p:.3} %")?;
             if *beyond_pmax {
-                writeln!(
-                    f,
-                    "{name}: p* = {p:.3} % is above Pmax, so the queue oscillates around Kmax = {queue}"
-                )?;
+                writeln!(f, " is above Pmax, so the queue oscillates around Kmax = {queue}")?;
             } else {
-                writeln!(f, "{name}: p* = {p:.3} %, queue {queue}")?;
+                writeln!(f, ", queue {queue}")?;
             }
         }
         if let Some(SteadyState { mean_bytes, deviation_bytes }) = fluid_settled {
@@ -387,12 +385,8 @@ impl Report {
             }
         }
         let hops = outcome.counters.hops as f64 / 1e6;
-        let speed = self.run.hops_per_second / 1e6;
-        writeln!(
-            f,
-            "simulated {hops:.2} million packet hops in {:.2} s: {speed:.2} million/s",
-            self.run.wall_seconds
-        )
+        let (seconds, speed) = (self.run.wall_seconds, self.run.hops_per_second / 1e6);
+        writeln!(f, "simulated {hops:.2} million packet hops in {seconds:.2} s: {speed:.2} million/s")
     }
 }
 

@@ -83,9 +83,6 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// `steps`: total of all calls; `threads`: cores, by default all.
-    ///
-    /// # Errors
-    /// The system has no file descriptor or thread left.
     pub(crate) fn new(steps: u64, threads: Option<u16>) -> Result<Self> {
         let all = || thread::available_parallelism().map_or(1, usize::from);
         let interrupt = Interrupt::catch()?;
@@ -108,9 +105,6 @@ impl Pool {
     ///
     /// After Ctrl-C, the remaining and interrupted ones have no result. `message` formats the progress line
     /// from the number of remaining runs and the time of the current one.
-    ///
-    /// # Errors
-    /// A scenario is invalid, or the machine has too little memory.
     pub(crate) fn run<S: Simulation>(
         &self,
         scenarios: &[S],

@@ -352,9 +352,6 @@ impl Star {
 /// Validation: relations between settings, and values from files. Settings check their own ranges.
 impl Star {
     /// Checks every relation.
-    ///
-    /// # Errors
-    /// The first violation, with value and allowed range.
     pub(crate) fn validate(&self) -> Result<(), SimError> {
         in_range("warm-up", self.stats_from_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
         for (tc, class) in self.classes.iter().enumerate() {

@@ -66,16 +66,20 @@ fn model(point: Option<FixedPoint>) -> f64 {
     point.map_or(NAN, |point| point.queue_bytes)
 }
 
+/// NaN without TCP.
+fn tcp_goodput(report: &Report) -> f64 {
+    report.groups(false).next().map_or(NAN, |_| report.goodput_bps(false))
+}
+
+fn fluid_deviation(report: &Report) -> f64 {
+    report.fluid_settled.map_or(NAN, |settled| settled.deviation_bytes / settled.mean_bytes)
+}
+
 impl SweepRow for Report {
     const COLUMNS: &'static [Column<Self>] = &[
         (">GOODPUT", "roce_goodput_bps", |r| r.goodput_bps(true), render::bps),
         (">OF LINK", "roce_link_share", |r| r.goodput_bps(true) / r.outcome.port_rate_bps as f64, percent),
-        (
-            ">TCP",
-            "tcp_goodput_bps",
-            |r| r.groups(false).next().map_or(NAN, |_| r.goodput_bps(false)),
-            render::bps,
-        ),
+        (">TCP", "tcp_goodput_bps", tcp_goodput, render::bps),
         (">JAIN", "roce_jain", Report::jain, |value| format!("{value:.3}")),
         (">QUEUE", "queue_mean_bytes", |r| queue(r, |q| q.mean_bytes), size),
         (">FLUID", "model_queue_bytes", |r| model(r.fixed_point), size),
@@ -84,39 +88,24 @@ impl SweepRow for Report {
         (">P50", "queue_p50_bytes", |r| queue(r, |q| q.p50_bytes as f64), size),
         (">P99", "queue_p99_bytes", |r| queue(r, |q| q.p99_bytes as f64), size),
         (">MAX", "queue_max_bytes", |r| queue(r, |q| q.max_bytes as f64), size),
-        (
-            ">DEV/MEAN",
-            "queue_deviation_share",
-            |r| r.oscillation.map_or(NAN, |oscillation| oscillation.queue_variation),
-            percent,
-        ),
-        (
-            ">FLUID DEV/MEAN",
-            "fluid_queue_deviation_share",
-            |r| r.fluid_settled.map_or(NAN, |settled| settled.deviation_bytes / settled.mean_bytes),
-            percent,
-        ),
+        (">DEV/MEAN", "queue_deviation_share", |r| r.oscillation.map_or(NAN, |o| o.queue_variation), percent),
+        (">FLUID DEV/MEAN", "fluid_queue_deviation_share", fluid_deviation, percent),
         (
             ">SWING",
             "rate_swing_link_share",
-            |r| r.oscillation.and_then(|oscillation| oscillation.rate_swing).unwrap_or(NAN),
+            |r| r.oscillation.and_then(|o| o.rate_swing).unwrap_or(NAN),
             percent,
         ),
         (">BUSY", "link_utilisation", |r| r.outcome.link_utilisation, percent),
         (
             ">MARKED",
             "roce_marked_packets",
-            |r| r.roce_class().map_or(NAN, |class| class.marked_packets as f64),
+            |r| r.roce_class().map_or(NAN, |c| c.marked_packets as f64),
             count,
         ),
-        (">CNPS", "roce_cnps", |r| r.total(|counters| counters.cnps), count),
-        (">DROPPED", "roce_dropped_packets", |r| r.total(|counters| counters.dropped_packets), count),
-        (
-            ">RESENT",
-            "roce_retransmitted_packets",
-            |r| r.total(|counters| counters.retransmitted_packets),
-            count,
-        ),
+        (">CNPS", "roce_cnps", |r| r.total(|c| c.cnps), count),
+        (">DROPPED", "roce_dropped_packets", |r| r.total(|c| c.dropped_packets), count),
+        (">RESENT", "roce_retransmitted_packets", |r| r.total(|c| c.retransmitted_packets), count),
         (">PAUSES", "pauses", |r| r.outcome.classes.iter().map(|class| class.pauses as f64).sum(), count),
         (">FCT P50", "fct_p50_ns", |r| fct(r, |fct| fct.p50_ns), time),
         (">FCT P95", "fct_p95_ns", |r| fct(r, |fct| fct.p95_ns), time),

@@ -13,7 +13,7 @@ mod tests;
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Args, ValueEnum as _};
+use clap::Args;
 use dcqcn_common::params::Config;
 use dcqcn_params::{Assignment, Profile, Settings, to_toml};
 use dcqcn_support::number::number;
@@ -102,9 +102,6 @@ impl Task {
     }
 
     /// The simulations of each workload with `count` seeds, from the setup's own seed plus an offset. Seeds wrap to 0.
-    ///
-    /// # Errors
-    /// Settings are inconsistent, have no effect, or describe no workload.
     fn workloads(&self, beyond: u64, count: u64) -> Result<Vec<Vec<Scenario>>> {
         let of = |setup: &FabricSetup| -> Result<Vec<Scenario>> {
             let first = setup.seed.unwrap_or(1).wrapping_add(beyond);
@@ -358,11 +355,7 @@ struct Preset {
 /// if it has any parameters (the others do not have them then).
 fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
     let is_as_given = setup.profile.is_none() && setup.changes.is_empty();
-    let profiles: Vec<Profile> = Profile::value_variants()
-        .iter()
-        .copied()
-        .filter(|profile| *profile != Profile::Auto && profile.config(Some(host_rate_bps)).is_ok())
-        .collect();
+    let profiles = space::profiles(host_rate_bps);
     let of = |profile: &Profile| Preset {
         name: dcqcn_params::word(profile),
         settings: Settings { profile: Some(*profile), ..Settings::default() },
@@ -380,19 +373,13 @@ fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
             Some(profile) => vec![profile],
             None => [Profile::Hpcc].into_iter().chain(profiles).collect(),
         };
-        let with = |profile| Settings {
-            profile: Some(profile),
-            changes: setup.changes.clone(),
-            ..Settings::default()
-        };
+        let changes = || setup.changes.clone();
+        let with = |profile| Settings { profile: Some(profile), changes: changes(), ..Settings::default() };
         // Given settings may be valid with searched values, but with no profile.
         let settings =
             usual.into_iter().map(with).find(|settings| settings.config(Some(host_rate_bps)).is_ok());
-        presets.extend(settings.map(|settings| Preset {
-            name: "as given".to_owned(),
-            settings,
-            is_as_given: true,
-        }));
+        let name = "as given".to_owned();
+        presets.extend(settings.map(|settings| Preset { name, settings, is_as_given: true }));
     }
     presets
 }

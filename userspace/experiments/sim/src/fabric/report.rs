@@ -254,12 +254,7 @@ impl SweepRow for FabricReport {
             |r| collectives(r, |times| times.iter().sum::<u64>() / times.len() as u64),
             time,
         ),
-        (
-            ">MAX",
-            "collective_max_ns",
-            |r| collectives(r, |times| times.iter().copied().max().unwrap_or(0)),
-            time,
-        ),
+        (">MAX", "collective_max_ns", |r| collectives(r, |t| t.iter().copied().max().unwrap_or(0)), time),
     ];
 }
 

@@ -213,9 +213,6 @@ impl FabricSetup {
     }
 
     /// [`Self::with`], for settings that must all have an effect.
-    ///
-    /// # Errors
-    /// As there, or a setting has no effect.
     pub(crate) fn with_effect(&self, text: &str) -> Result<Self> {
         let setup = self.with(text)?;
         let keys: Vec<&str> =

@@ -324,11 +324,8 @@ impl Switching {
     /// A buffer of 32 MB; classes 3 and 4 lossless with dynamic thresholds (alpha 1/8) and this much headroom
     /// per port and class, classes 6 and 7 strict, the rest lossy DWRR queues with alpha 1; ECMP.
     pub(crate) fn new(headroom_bytes: u64) -> Self {
-        let pfc = Pfc {
-            xoff: Threshold::Alpha(0.125),
-            headroom_bytes,
-            xon_offset_bytes: 2 * u64::from(MAX_FRAME_BYTES),
-        };
+        let xon_offset_bytes = 2 * u64::from(MAX_FRAME_BYTES);
+        let pfc = Pfc { xoff: Threshold::Alpha(0.125), headroom_bytes, xon_offset_bytes };
         let class = |tc: usize| Class {
             schedule: if tc >= 6 { Schedule::Strict } else { Schedule::Dwrr(1) },
             loss: if tc == 3 || tc == 4 { Loss::Lossless(pfc) } else { Loss::Lossy(Threshold::Alpha(1.0)) },
@@ -373,9 +370,6 @@ impl Scenario {
     }
 
     /// Checks every value.
-    ///
-    /// # Errors
-    /// The first violation, with value and allowed range.
     pub fn validate(&self) -> Result<(), SimError> {
         self.topology.validate()?;
         self.workload.validate(self.topology.hosts)?;

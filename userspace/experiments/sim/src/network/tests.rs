@@ -123,19 +123,10 @@ fn dcqcn_incast_short_queue_fewer_pauses() {
     scenario.control = Control::Off;
     let without = outcome(&scenario);
     assert!(with.transport.cnps_handled > 8 && with.transport.cnps_sent == with.transport.cnps_handled);
-    assert!(
-        with.classes[0].pauses * 2 < without.classes[0].pauses,
-        "{:?} {:?}",
-        with.classes,
-        without.classes
-    );
+    assert!(with.classes[0].pauses * 2 < without.classes[0].pauses, "{with:?} {without:?}");
     assert!(no_loss(&with) && no_loss(&without));
     // CNPs are in the class of their DSCP.
-    assert!(
-        with.classes.iter().any(|class| class.class == 6 && class.max_queue_bytes > 0),
-        "{:?}",
-        with.classes
-    );
+    assert!(with.classes.iter().any(|class| class.class == 6 && class.max_queue_bytes > 0), "{with:?}");
 }
 
 #[test]
@@ -386,10 +377,8 @@ fn buffer_smaller_than_headroom_rejected() {
     let mut scenario = star(4, incast(3, 1_000));
     scenario.switch.buffer_bytes = 100_000;
     let refused = scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
-    assert!(
-        refused.starts_with("the buffer of 100KB is too small for leaf0: the headroom of its 4 ports"),
-        "{refused}"
-    );
+    let start = "the buffer of 100KB is too small for leaf0: the headroom of its 4 ports";
+    assert!(refused.starts_with(start), "{refused}");
 }
 
 fn admitted(bytes: u64) -> Option<Admission> {
@@ -447,11 +436,8 @@ fn lost_request_is_retried() {
     ];
     let out = outcome(&scenario);
     assert!(complete(&out), "{:?}", out.flows);
-    assert!(
-        out.flows[0].fct_ns.unwrap() > 200 * US && out.flows[1].fct_ns.unwrap() < 100 * US,
-        "{:?}",
-        out.flows
-    );
+    let fct_ns = [0, 1].map(|flow| out.flows[flow].fct_ns.unwrap());
+    assert!(fct_ns[0] > 200 * US && fct_ns[1] < 100 * US, "{fct_ns:?}");
 }
 
 fn ring(collective: Collective, times: u32) -> Scenario {
@@ -526,12 +512,8 @@ fn tail_loss_probe_precedes_timer() {
     for probed in [&unlimited, &once] {
         assert!(probed.transport.probes > 0, "{:?}", probed.transport);
         assert!(probed.transport.timeouts * 2 < timers.transport.timeouts, "{:?}", probed.transport);
-        assert!(
-            probed.fct.unwrap().p50_ns * 2 < timers.fct.unwrap().p50_ns,
-            "{:?} {:?}",
-            probed.fct,
-            timers.fct
-        );
+        let p50_ns = [probed, &timers].map(|out| out.fct.unwrap().p50_ns);
+        assert!(p50_ns[0] * 2 < p50_ns[1], "{p50_ns:?}");
     }
 }
 

@@ -77,9 +77,6 @@ pub enum TopologyError {
 
 impl Topology {
     /// Leaves with hosts, each connected to every spine. A single leaf needs no spine.
-    ///
-    /// # Errors
-    /// There are too many nodes, or none.
     pub(crate) fn leaf_spine(
         leaves: u32,
         spines: u32,
@@ -101,9 +98,6 @@ impl Topology {
     ///
     /// An aggregation switch has as many links to cores as a ToR has hosts, so no tier is oversubscribed if
     /// all links have one rate. `k` pods, `k / 2` ToRs and `k / 2` hosts make the `k`-ary fat tree.
-    ///
-    /// # Errors
-    /// There are too many nodes, or none.
     pub(crate) fn fat_tree(
         pods: u32,
         tors_per_pod: u32,
@@ -191,9 +185,6 @@ impl Topology {
     }
 
     /// Checks that it can be simulated.
-    ///
-    /// # Errors
-    /// The first violation, with value and allowed range.
     pub(crate) fn validate(&self) -> Result<(), TopologyError> {
         in_range("number of hosts", self.hosts.into(), 1..=MAX_NODES.into(), Unit::Count)?;
         in_range("number of switches", self.switches.into(), 1..=MAX_NODES.into(), Unit::Count)?;

@@ -257,9 +257,6 @@ impl Workload {
     }
 
     /// Checks that every flow can be sent in a fabric of `hosts` hosts.
-    ///
-    /// # Errors
-    /// The first violation.
     pub(crate) fn validate(&self, hosts: u32) -> Result<(), WorkloadError> {
         if self.flows.is_empty() {
             return Err(WorkloadError::Empty);

@@ -111,9 +111,6 @@ pub(crate) fn parameters_without_effect<'a>(
 }
 
 /// Rejects a flag or parameter without effect in all runs of a sweep.
-///
-/// # Errors
-/// Names the flag, and its requirement.
 pub(crate) fn refuse_without_effect(
     mut runs: impl Iterator<Item = Vec<Requirement>>,
 ) -> Result<(), SetupError> {
@@ -125,8 +122,7 @@ pub(crate) fn refuse_without_effect(
     everywhere.first().map_or(Ok(()), refuse)
 }
 
-/// # Errors
-/// Always.
+/// Always fails.
 pub(crate) fn refuse<T>((flag, needs): &Requirement) -> Result<T, SetupError> {
     Err(SetupError(format!("{flag} has no effect: it needs {needs}; add that or omit {flag}")))
 }

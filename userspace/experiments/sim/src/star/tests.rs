@@ -174,11 +174,8 @@ fn bytes_in_order_after_tail_drop() {
     assert!(out.groups[0].totals.naks > 0 && out.groups[0].totals.timeouts > 0, "{:?}", out.groups[0]);
     assert_eq!(out.groups[0].totals.dropped_packets, out.classes[0].dropped_packets);
     assert_eq!(out.counters.in_flight_packets, 0);
-    assert!(
-        out.groups[0].fct.is_some_and(|fct| fct.count == 4 && fct.max_ns > 3_200_000),
-        "{:?}",
-        out.groups[0]
-    );
+    let fct = out.groups[0].fct.unwrap();
+    assert!(fct.count == 4 && fct.max_ns > 3_200_000, "{fct:?}");
 }
 
 #[test]
@@ -452,12 +449,8 @@ fn finite_run_ends_and_measures_all() {
 fn group_starts_after_awaited_group() {
     let mut s = star(2);
     s.groups[0].work = Work::Once { bytes: 1_000_000 };
-    let second = Group {
-        name: "second".to_owned(),
-        after: Some("roce".to_owned()),
-        start_ns: 5_000,
-        ..s.groups[0].clone()
-    };
+    let [name, after] = ["second", "roce"].map(str::to_owned);
+    let second = Group { name, after: Some(after), start_ns: 5_000, ..s.groups[0].clone() };
     s.groups.push(second);
     s.duration_ns = 100 * MS;
     let out = outcome(&s);

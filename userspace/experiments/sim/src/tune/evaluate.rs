@@ -219,9 +219,6 @@ pub(super) struct Evaluator<'p> {
 
 impl<'p> Evaluator<'p> {
     /// Sets up workloads, each with at least one simulation.
-    ///
-    /// # Errors
-    /// A workload has no simulation.
     pub(super) fn new(pool: &'p Pool, workloads: Vec<Vec<Scenario>>, objective: Objective) -> Result<Self> {
         let is_simulated = !workloads.is_empty() && workloads.iter().all(|seeds| !seeds.is_empty());
         ensure!(is_simulated, "no simulations; set --seeds and --check-seeds to at least 1");
@@ -233,9 +230,6 @@ impl<'p> Evaluator<'p> {
     }
 
     /// Scores all configurations; `None` if interrupted.
-    ///
-    /// # Errors
-    /// A configuration cannot be simulated.
     pub(super) fn scores(&self, configs: &[Config], message: &str) -> Result<Option<Vec<Score>>> {
         let each = || self.workloads.iter().flatten();
         let with = |config: &Config| {

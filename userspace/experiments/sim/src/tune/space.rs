@@ -38,19 +38,18 @@ pub(super) struct Space {
     fixed: Vec<Assignment>,
 }
 
+/// The profiles for links of `host_rate_bps`.
+pub(super) fn profiles(host_rate_bps: u64) -> Vec<Profile> {
+    let all = Profile::value_variants().iter().copied();
+    all.filter(|profile| *profile != Profile::Auto && profile.config(Some(host_rate_bps)).is_ok()).collect()
+}
+
 impl Space {
     /// The space for the class and the links of `setup`. Its profile and settings are not searched.
-    ///
-    /// # Errors
-    /// No profile supports such links.
     pub(super) fn new(setup: &FabricSetup, host_rate_bps: u64) -> Result<Self> {
         let profiles: Vec<Profile> = match setup.profile {
             Some(profile) => vec![profile],
-            None => Profile::value_variants()
-                .iter()
-                .copied()
-                .filter(|profile| *profile != Profile::Auto && profile.config(Some(host_rate_bps)).is_ok())
-                .collect(),
+            None => profiles(host_rate_bps),
         };
         let (class, k) = (setup.class(), host_rate_bps as f64 / REFERENCE_BPS);
         let key = |name: &str| name.parse::<Key>().context("a searched parameter was renamed");
@@ -176,16 +175,11 @@ mod tests {
         let space = Space::new(&setup, RATE).unwrap();
         assert_eq!((space.profiles.len(), space.dimensions.len()), (1, 7));
         let low = space.settings(0, &[0.0; 7]).config(Some(RATE)).unwrap();
-        assert_eq!(
-            (low.wred[3].kmin_bytes, low.wred[3].kmax_bytes, low.wred[3].pmax_ppm),
-            (77_000, 85_000, 5_000)
-        );
+        let wred = low.wred[3];
+        assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (77_000, 85_000, 5_000));
         assert_eq!((low.scalars.dce_tcp_g, low.scalars.rpg_time_reset_ns), (1_023, 10_000));
-        let high = space.settings(0, &[1.0; 7]).config(Some(RATE)).unwrap();
-        assert_eq!(
-            (high.scalars.rpg_ai_rate_bps, high.scalars.rpg_hai_rate_bps),
-            (1_000_000_000, 30_000_000_000)
-        );
+        let high = space.settings(0, &[1.0; 7]).config(Some(RATE)).unwrap().scalars;
+        assert_eq!((high.rpg_ai_rate_bps, high.rpg_hai_rate_bps), (1_000_000_000, 30_000_000_000));
     }
 
     #[test]

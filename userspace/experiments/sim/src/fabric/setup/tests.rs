@@ -12,15 +12,11 @@ fn flags_make_a_scenario() {
         .unwrap();
     assert_eq!((scenario.topology.hosts, scenario.workload.flows().len(), scenario.seed), (16, 16, 9));
     assert_eq!((scenario.transport.recovery, scenario.transport.reordering), (Recovery::Selective, 64));
-    assert_eq!(
-        (scenario.config.scalars.rpg_ai_rate_bps, scenario.transport.payload_bytes),
-        (7_000_000, 1_000)
-    );
-    assert!(matches!(
-        scenario.switch.classes[3].loss,
-        Loss::Lossless(Pfc { xoff: Threshold::Bytes(100_000), .. })
-    ));
-    assert!(matches!(scenario.switch.classes[4].loss, Loss::Lossy(_)));
+    let ai_rate_bps = scenario.config.scalars.rpg_ai_rate_bps;
+    assert_eq!((ai_rate_bps, scenario.transport.payload_bytes), (7_000_000, 1_000));
+    let [lossless, lossy] = [3, 4].map(|class: usize| scenario.switch.classes[class].loss);
+    assert!(matches!(lossless, Loss::Lossless(Pfc { xoff: Threshold::Bytes(100_000), .. })));
+    assert!(matches!(lossy, Loss::Lossy(_)));
     assert_eq!((scenario.faults.len(), scenario.control), (2, Control::Off));
     let lossy = setup("--pfc off --alpha 50% --trim 5").scenario().unwrap();
     assert_eq!(lossy.switch.classes[3].loss, Loss::Lossy(Threshold::Alpha(0.5)));

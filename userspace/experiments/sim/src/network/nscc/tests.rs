@@ -120,15 +120,11 @@ fn trimmed_bytes_shrink_window_immediately() {
 }
 
 fn feedback() -> impl Strategy<Value = (u64, Option<Feedback>)> {
-    let acks = (
-        0u64..60_000,
-        prop_oneof![Just(None), (1u64..400_000).prop_map(Some)],
-        any::<bool>(),
-        0u64..2_000_000,
-    )
-        .prop_map(|(new_bytes, rtt_ns, marked, in_flight_bytes)| {
-            Some(Feedback { new_bytes, rtt_ns, marked, in_flight_bytes })
-        });
+    let rtt_ns = prop_oneof![Just(None), (1u64..400_000).prop_map(Some)];
+    let acks = (0u64..60_000, rtt_ns, any::<bool>(), 0u64..2_000_000);
+    let acks = acks.prop_map(|(new_bytes, rtt_ns, marked, in_flight_bytes)| {
+        Some(Feedback { new_bytes, rtt_ns, marked, in_flight_bytes })
+    });
     (0u64..100_000, prop_oneof![8 => acks, 1 => Just(None)])
 }
 

@@ -63,11 +63,8 @@ impl Topology {
         let mut indices: HashMap<&str, u32> = HashMap::new();
         for (index, node) in (0..).zip(&names) {
             if indices.insert(node, index).is_some() {
-                return Err(FileError::new(
-                    name,
-                    0,
-                    format!("`{node}` is defined twice: give each node a unique name"),
-                ));
+                let what = format!("`{node}` is defined twice: give each node a unique name");
+                return Err(FileError::new(name, 0, what));
             }
         }
         let link = |(number, link): (usize, &FileLink)| {

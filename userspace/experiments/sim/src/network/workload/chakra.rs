@@ -342,13 +342,8 @@ impl<'t> Builder<'t> {
             }
             let ranks: Vec<u32> = members.iter().map(|&(rank, _)| rank as u32).collect();
             let ready: Vec<u32> = members.iter().map(|&(rank, node)| self.known[rank][&node.id].0).collect();
-            let done = self.workload.collective(
-                collective,
-                bytes.saturating_mul(parts),
-                &ranks,
-                &ready,
-                &mut self.pairs,
-            );
+            let bytes = bytes.saturating_mul(parts);
+            let done = self.workload.collective(collective, bytes, &ranks, &ready, &mut self.pairs);
             for (&(rank, node), done) in members.iter().zip(done) {
                 ends[rank].insert(node.id, done);
             }

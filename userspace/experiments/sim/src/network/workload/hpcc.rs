@@ -39,11 +39,8 @@ impl Workload {
             return Err(FileError::new(name, line, "the first line must be the number of flows"));
         };
         if count as u64 > MAX_FLOWS {
-            return Err(FileError::new(
-                name,
-                line,
-                format!("{count} flows are out of range: 1 to {MAX_FLOWS}"),
-            ));
+            let what = format!("{count} flows are out of range: 1 to {MAX_FLOWS}");
+            return Err(FileError::new(name, line, what));
         }
         let mut flows = Vec::new();
         for (line, words) in lines.by_ref().take(count) {
@@ -65,11 +62,8 @@ impl Workload {
                 let node = ids.get(&id).copied().filter(|&node| node < topology.hosts);
                 node.ok_or_else(|| {
                     let found = if ids.contains_key(&id) { "is a switch" } else { "does not exist" };
-                    FileError::new(
-                        name,
-                        line,
-                        format!("node {id} {found}: SRC and DST must be hosts of the topology"),
-                    )
+                    let what = format!("node {id} {found}: SRC and DST must be hosts of the topology");
+                    FileError::new(name, line, what)
                 })
             };
             let (src, dst) = (host(src)?, host(dst)?);

@@ -288,14 +288,8 @@ mod tests {
 
     #[test]
     fn poisson_flows_offer_requested_load() {
-        let spec = Poisson {
-            hosts: 16,
-            rate_bps: 10_000_000_000,
-            load: 0.4,
-            until_ns: 50_000_000,
-            class: 3,
-            seed: 1,
-        };
+        let (rate_bps, until_ns) = (10_000_000_000, 50_000_000);
+        let spec = Poisson { hosts: 16, rate_bps, load: 0.4, until_ns, class: 3, seed: 1 };
         let workload = Workload::poisson(&Distribution::parse("cdf", CDF).unwrap().sizes(), &spec);
         let bytes: u64 = workload.flows().iter().map(|flow| flow.bytes).sum();
         let offered = bytes as f64 * 8.0 / 16.0 / 0.05;
