@@ -45,10 +45,8 @@ pub fn build(source: &Path, out: &Path) -> Result<Built> {
         .arg(MAIN)
         .current_dir(source))?;
     if !compiled.status.success() {
-        return Err(Error::Compile {
-            path: main,
-            text: String::from_utf8_lossy(&compiled.stderr).into_owned(),
-        });
+        let text = String::from_utf8_lossy(&compiled.stderr).into_owned();
+        return Err(Error::Compile { path: main, text });
     }
     let text = std::fs::read_to_string(&json).map_err(|source| Error::File { path: json.clone(), source })?;
     let built = Program::parse(&json.display().to_string(), &text)?;

@@ -171,21 +171,15 @@ mod tests {
     #[test]
     fn commands_match_cli_syntax() {
         let route = Entry::new(
-            "MyIngress.ipv4",
+            "In.v4",
             vec![Match::Lpm(Value::V4([10, 0, 1, 0].into()), 24)],
-            "MyIngress.forward",
+            "In.route",
             vec![Value::Mac([2, 0, 0, 0, 0, 9]), 3_u64.into()],
         );
         let texts = [
-            (
-                Command::Write(route.clone()),
-                "table_add MyIngress.ipv4 MyIngress.forward 10.0.1.0/24 => 02:00:00:00:00:09 3",
-            ),
-            (
-                Command::Modify(7, route.clone()),
-                "table_modify MyIngress.ipv4 MyIngress.forward 7 => 02:00:00:00:00:09 3",
-            ),
-            (Command::Delete(7, route), "table_delete MyIngress.ipv4 7"),
+            (Command::Write(route.clone()), "table_add In.v4 In.route 10.0.1.0/24 => 02:00:00:00:00:09 3"),
+            (Command::Modify(7, route.clone()), "table_modify In.v4 In.route 7 => 02:00:00:00:00:09 3"),
+            (Command::Delete(7, route), "table_delete In.v4 7"),
             (Command::Write(Entry::default_action("T", "A", vec![1_u64.into()])), "table_set_default T A 1"),
             (Command::Mirror { session: 1, port: 2 }, "mirroring_add 1 2"),
             (Command::QueueRate { port: 2, queue: None, packets_per_s: 5_000 }, "set_queue_rate 5000 2"),

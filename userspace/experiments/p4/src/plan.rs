@@ -73,12 +73,8 @@ impl Plan {
             let tc = config.dscp_to_tc.get(dscp).copied().unwrap_or(0);
             let queue = config.tc_to_queue.get(usize::from(tc)).copied().unwrap_or(0);
             if (tc, queue) != (0, 0) {
-                plan.add(
-                    "dscp_class",
-                    vec![Match::exact(dscp as u64)],
-                    "set_class",
-                    vec![tc.into(), queue.into()],
-                )?;
+                let key = vec![Match::exact(dscp as u64)];
+                plan.add("dscp_class", key, "set_class", vec![tc.into(), queue.into()])?;
             }
         }
         let depth = match switch.depth {

@@ -152,11 +152,9 @@ impl Program {
                     (MatchKind::Lpm, Match::Lpm(value, len)) => {
                         vec![value.bits(), (*len > field.bits).into()]
                     }
-                    _ => {
-                        return Err(stale(format!(
-                            "key `{}` of `{}` is {:?}",
-                            field.name, entry.table, field.kind
-                        )));
+                    (kind, _) => {
+                        let what = format!("key `{}` of `{}` is {kind:?}", field.name, entry.table);
+                        return Err(stale(what));
                     }
                 };
                 for value in fits {

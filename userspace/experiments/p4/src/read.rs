@@ -3,7 +3,6 @@
 use dcqcn_common::flow::{Cnps, FlowId, NpFlow, QpId, RpFlow, RpHot};
 use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, Pair};
 use dcqcn_common::pacing::Pacer;
-use dcqcn_common::rate::RateMachine;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Stream;
 
@@ -13,6 +12,28 @@ use super::program::Program;
 
 /// "Never", in a register of 63 bits.
 const NEVER: u64 = (1 << 63) - 1;
+
+/// Registers of the reaction point with one element per flow.
+const RP_REGISTERS: [(&str, fn(&mut RpFlow, u64)); 16] = [
+    ("rp_rate_bps", |flow, value| flow.hot.machine.rate_bps = value),
+    ("rp_target_bps", |flow, value| flow.hot.machine.target_bps = value),
+    ("rp_alpha_epoch_ns", |flow, value| flow.hot.machine.alpha_epoch_ns = value),
+    ("rp_alpha_q31", |flow, value| flow.hot.machine.alpha_at_epoch_q31 = value as u32),
+    ("rp_next_increase_ns", |flow, at_ns| {
+        flow.hot.machine.next_increase_ns = if at_ns == NEVER { u64::MAX } else { at_ns };
+    }),
+    ("rp_byte_count", |flow, value| flow.hot.machine.bytes = value),
+    ("rp_cut_check_ns", |flow, value| flow.hot.machine.cut_check_ns = value),
+    ("rp_pending", |flow, value| flow.hot.machine.pending = value as u16),
+    ("rp_time_stage", |flow, value| flow.hot.machine.time_stage = value as u32),
+    ("rp_byte_stage", |flow, value| flow.hot.machine.byte_stage = value as u32),
+    ("rp_active", |flow, value| flow.hot.machine.active = value as u16),
+    ("rp_packets", |flow, value| flow.hot.packets = value),
+    ("rp_bytes", |flow, value| flow.hot.bytes = value),
+    ("rp_last_cnp_ns", |flow, value| flow.cnps.last_ns = value),
+    ("rp_cnp_handled", |flow, value| flow.cnps.handled = value as u32),
+    ("rp_cnp_ignored", |flow, value| flow.cnps.ignored = value as u32),
+];
 
 /// Reads registers and counters of one switch.
 pub struct Reader<'a> {
@@ -117,56 +138,25 @@ impl<'a> Reader<'a> {
 
     pub fn rp_flows(&mut self) -> Result<Vec<RpFlow>> {
         let ids = self.ids("rp")?;
-        let mut of = |name| self.values(name);
-        let (rate_bps, target_bps) = (of("rp_rate_bps")?, of("rp_target_bps")?);
-        let (alpha_epoch_ns, alpha_q31) = (of("rp_alpha_epoch_ns")?, of("rp_alpha_q31")?);
-        let (next_increase_ns, bytes_counted) = (of("rp_next_increase_ns")?, of("rp_byte_count")?);
-        let (cut_check_ns, pending) = (of("rp_cut_check_ns")?, of("rp_pending")?);
-        let (time_stage, byte_stage, active) = (of("rp_time_stage")?, of("rp_byte_stage")?, of("rp_active")?);
-        let (next_ns, next_frac_q27) = (of("rp_next_ns")?, of("rp_next_frac_q27")?);
-        let owed_bits = of("rp_owed_bits")?;
-        let ns_per_byte_q24 = of("rp_ns_per_byte_q24")?;
-        let (packets, bytes) = (of("rp_packets")?, of("rp_bytes")?);
-        let (last_cnp_ns, cnp_handled, cnp_ignored) =
-            (of("rp_last_cnp_ns")?, of("rp_cnp_handled")?, of("rp_cnp_ignored")?);
-        let last_ns = of("rp_last_ns")?;
-        let flow = |(at, (id, _)): (usize, (FlowId, u64))| {
-            let mut hot = RpHot {
-                last_ns: [get(&last_ns, 2 * at), get(&last_ns, 2 * at + 1)],
-                packets: get(&packets, at),
-                bytes: get(&bytes, at),
-                machine: RateMachine {
-                    rate_bps: get(&rate_bps, at),
-                    target_bps: get(&target_bps, at),
-                    alpha_epoch_ns: get(&alpha_epoch_ns, at),
-                    next_increase_ns: match get(&next_increase_ns, at) {
-                        NEVER => u64::MAX,
-                        at_ns => at_ns,
-                    },
-                    cut_check_ns: get(&cut_check_ns, at),
-                    bytes: get(&bytes_counted, at),
-                    alpha_at_epoch_q31: get(&alpha_q31, at) as u32,
-                    time_stage: get(&time_stage, at) as u32,
-                    byte_stage: get(&byte_stage, at) as u32,
-                    active: get(&active, at) as u16,
-                    pending: get(&pending, at) as u16,
-                },
-                ..RpHot::EMPTY
-            };
+        let flow = |(id, _): &(FlowId, u64)| RpFlow { id: *id, hot: RpHot::EMPTY, cnps: Cnps::NONE };
+        let mut flows: Vec<RpFlow> = ids.iter().map(flow).collect();
+        for (name, set) in RP_REGISTERS {
+            flows.iter_mut().zip(self.values(name)?).for_each(|(flow, value)| set(flow, value));
+        }
+        let last_ns = self.values("rp_last_ns")?;
+        let (next_ns, next_frac_q27) = (self.values("rp_next_ns")?, self.values("rp_next_frac_q27")?);
+        let (ns_per_byte_q24, owed_bits) = (self.values("rp_ns_per_byte_q24")?, self.values("rp_owed_bits")?);
+        for (at, RpFlow { hot, .. }) in flows.iter_mut().enumerate() {
+            hot.last_ns = [get(&last_ns, 2 * at), get(&last_ns, 2 * at + 1)];
             hot.set_pacer(&Pacer {
                 next_ns: get(&next_ns, at),
                 ns_per_byte_q24: get(&ns_per_byte_q24, at),
                 next_frac_q27: get(&next_frac_q27, at) as u32,
                 owed_bits: get(&owed_bits, at) as u32,
             });
-            let cnps = Cnps {
-                last_ns: get(&last_cnp_ns, at),
-                handled: get(&cnp_handled, at) as u32,
-                ignored: get(&cnp_ignored, at) as u32,
-            };
-            RpFlow { id, hot, cnps }
-        };
-        Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
+        }
+        let seen = ids.iter().zip(flows).filter(|((_, seen_ns), _)| *seen_ns != 0);
+        Ok(seen.map(|(_, flow)| flow).collect())
     }
 
     pub fn np_flows(&mut self) -> Result<Vec<NpFlow>> {

@@ -75,10 +75,7 @@ impl Session {
             Some(input) => writeln!(input, "{command}").and_then(|()| input.flush()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
-        let answer = match sent {
-            Ok(()) => self.answer(),
-            Err(error) => Err(error.to_string()),
-        };
+        let answer = sent.map_err(|error| error.to_string()).and_then(|()| self.answer());
         let answer = answer.map_err(|text| {
             // Further output would not belong to a request.
             self.input = None;
@@ -88,6 +85,11 @@ impl Session {
             Some(refusal) => Err(Error::Refused { command, answer: refusal.to_owned() }),
             None => Ok(answer),
         }
+    }
+
+    fn ask<T>(&mut self, command: String, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
+        let answer = self.request(&command)?;
+        parse(&answer).ok_or(Error::Answer { command, answer })
     }
 
     pub(crate) fn program(&mut self) -> Result<Program> {
@@ -152,10 +154,8 @@ fn check_version() -> Result<()> {
     // Queried once: a start of the switch takes longer than one of its CLI.
     static INSTALLED: LazyLock<String> = LazyLock::new(|| {
         let output = Process::new(SWITCH).arg("--version").stdin(Stdio::null()).output();
-        output.map_or_else(
-            |_| String::new(),
-            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-        )
+        let printed = output.map(|output| output.stdout).unwrap_or_default();
+        String::from_utf8_lossy(&printed).trim().to_owned()
     });
     match version(&INSTALLED) {
         Some(found) if found < OLDEST => Err(Error::Inverted { version: INSTALLED.clone() }),
@@ -175,36 +175,25 @@ impl Control for Session {
     }
 
     fn table(&mut self, name: &str) -> Result<TableDump> {
-        let command = format!("table_dump {name}");
-        let answer = self.request(&command)?;
-        parse_table(name, &answer).ok_or(Error::Answer { command, answer })
+        self.ask(format!("table_dump {name}"), |answer| parse_table(name, answer))
     }
 
     fn register(&mut self, name: &str) -> Result<Vec<u64>> {
-        let command = format!("register_read {name}");
-        let answer = self.request(&command)?;
-        parse_register(&answer).ok_or(Error::Answer { command, answer })
+        self.ask(format!("register_read {name}"), parse_register)
     }
 
     fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
-        let command = format!("register_read {name} {index}");
-        let answer = self.request(&command)?;
-        parse_register(&answer)
-            .and_then(|values| values.first().copied())
-            .ok_or(Error::Answer { command, answer })
+        let first = |answer: &str| parse_register(answer)?.first().copied();
+        self.ask(format!("register_read {name} {index}"), first)
     }
 
     fn counter(&mut self, name: &str, index: u64) -> Result<(u64, u64)> {
-        let command = format!("counter_read {name} {index}");
-        let answer = self.request(&command)?;
-        parse_counter(&answer).ok_or(Error::Answer { command, answer })
+        self.ask(format!("counter_read {name} {index}"), parse_counter)
     }
 
     fn now_ns(&mut self) -> Result<u64> {
-        let command = "get_time_elapsed".to_owned();
-        let answer = self.request(&command)?;
-        let elapsed_us: Option<u64> = answer.trim().parse().ok();
-        elapsed_us.map(|us| us.saturating_mul(1_000)).ok_or(Error::Answer { command, answer })
+        let elapsed_ns = |answer: &str| Some(answer.trim().parse::<u64>().ok()?.saturating_mul(1_000));
+        self.ask("get_time_elapsed".to_owned(), elapsed_ns)
     }
 }
 
@@ -332,10 +321,8 @@ Action entry: Ingress.no_route -
 
     #[test]
     fn registers_and_counters_are_read() {
-        assert_eq!(
-            parse_register("Ingress.rp_qpn= 0, 17, 9223372036854775807\n"),
-            Some(vec![0, 17, (1 << 63) - 1])
-        );
+        let values = parse_register("Ingress.rp_qpn= 0, 17, 9223372036854775807\n");
+        assert_eq!(values, Some(vec![0, 17, (1 << 63) - 1]));
         assert_eq!(parse_register("Ingress.rp_qpn[3]= 17\n"), Some(vec![17]));
         assert_eq!(parse_counter("Egress.class_packets[3]= (1082 bytes, 2 packets)\n"), Some((2, 1082)));
         assert_eq!(parse_counter("nonsense"), None);

@@ -60,10 +60,8 @@ fn cnp() -> Vec<u8> {
 
 fn is_marked(packet: &[u8]) -> Result<bool> {
     let ip = packet.get(Ethernet::LEN..).and_then(<[u8]>::first_chunk::<{ Ipv4::LEN }>);
-    assert!(
-        ip.is_some_and(|ip| header_checksum(ip).to_be_bytes() == ip[10..12]),
-        "the checksum of the IP header"
-    );
+    let is_right = ip.is_some_and(|ip| header_checksum(ip).to_be_bytes() == ip[10..12]);
+    assert!(is_right, "the checksum of the IP header");
     let roce = classify(&mut { packet });
     roce.map(|roce| roce.ecn().is_ce()).map_err(|stat| format!("counts as {}", stat.label()).into())
 }

@@ -228,10 +228,8 @@ impl<'a> Load<'a> {
             match (transition.kind.as_str(), &transition.value) {
                 ("default", _) => otherwise = to,
                 ("hexstr", Some(value)) => {
-                    let mask = match &transition.mask {
-                        Some(mask) => hexadecimal(self, mask)?.bits(),
-                        None => u128::MAX,
-                    };
+                    let mask = transition.mask.as_ref().map(|mask| hexadecimal(self, mask)).transpose()?;
+                    let mask = mask.map_or(u128::MAX, |mask| mask.bits());
                     let value = hexadecimal(self, value)?.bits() & mask;
                     transitions.push(Transition { value, mask, to });
                 }
