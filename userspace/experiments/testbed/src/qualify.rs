@@ -29,6 +29,7 @@ use super::record::RunRecord;
 use super::topology::{HostSpeed, Topology};
 use super::{DataPlane, RpLocation};
 use incast::KnownSwitch;
+use report::Checks;
 use wire::Wire;
 
 pub use report::{CaseDuration, Check, Outcome, QualifyReport};
@@ -177,11 +178,12 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     for &case in &config.cases {
         let begun = Instant::now();
         // Do not lose the previous cases, which may have taken hours.
-        let checks = match bench.run(case) {
-            Ok(checks) => checks,
-            Err(why) => vec![Check::not_run(case, "can be run", &why)],
-        };
-        report.checks.extend(checks);
+        let mut checks = Checks::new(case);
+        if let Err(why) = bench.run(&mut checks) {
+            checks = Checks::new(case);
+            checks.not_run("can be run", &why);
+        }
+        report.checks.extend(checks.list);
         report.cases.push(CaseDuration { case, seconds: begun.elapsed().as_secs_f64() });
         if interrupt.is_requested() {
             break;
@@ -210,16 +212,17 @@ impl Bench<'_> {
         }
     }
 
-    fn run(&self, case: Case) -> Result<Vec<Check>> {
-        if let Some(why) = self.cannot(case)? {
-            return Ok(vec![Check::skipped(case, "the whole case", why)]);
+    fn run(&self, checks: &mut Checks) -> Result<()> {
+        if let Some(why) = self.cannot(checks.case)? {
+            checks.skip_all(why);
+            return Ok(());
         }
-        match case {
-            Case::Incast => self.incast(),
-            Case::Classes => self.classes(),
-            Case::Storage => self.storage(),
-            Case::Marking => self.marking(),
-            Case::Watchdog => watchdog::run(self),
+        match checks.case {
+            Case::Incast => self.incast(checks),
+            Case::Classes => self.classes(checks),
+            Case::Storage => self.storage(checks),
+            Case::Marking => self.marking(checks),
+            Case::Watchdog => watchdog::run(self, checks),
         }
     }
 
@@ -303,7 +306,7 @@ impl Bench<'_> {
         }
     }
 
-    fn incast(&self) -> Result<Vec<Check>> {
+    fn incast(&self, checks: &mut Checks) -> Result<()> {
         let base = &self.config.incast;
         let flood = match &self.config.against {
             DeviceUnderTest::Linux => true,
@@ -311,48 +314,46 @@ impl Bench<'_> {
             DeviceUnderTest::Ports(ports) => ports.len() > 2,
         };
         let record = self.traffic(&incast::config(base, 1, base.message_bytes, flood)?)?;
-        let mut checks = incast::lossless(Case::Incast, &record, self.switch());
-        checks.extend(incast::shares(Case::Incast, &record, flood, self.switch()));
-        Ok(checks)
+        incast::lossless(checks, &record, self.switch());
+        incast::load(checks, &record);
+        incast::fairness(checks, &record);
+        incast::roce_share(checks, &record, flood, self.switch());
+        Ok(())
     }
 
-    fn classes(&self) -> Result<Vec<Check>> {
+    fn classes(&self, checks: &mut Checks) -> Result<()> {
         let base = &self.config.incast;
         let record = self.traffic(&incast::config(base, 1, base.message_bytes, false)?)?;
-        Ok(incast::classes(&record, self.switch()))
+        incast::classes(checks, &record, self.switch());
+        Ok(())
     }
 
-    fn storage(&self) -> Result<Vec<Check>> {
+    fn storage(&self, checks: &mut Checks) -> Result<()> {
         let base = &self.config.incast;
-        let case = Case::Storage;
         let queue_pairs = STORAGE_QPS.min(base.window_packets.try_into().unwrap_or(STORAGE_QPS));
         let window_packets = base.window_packets / u32::from(queue_pairs);
         let base = IncastConfig { window_packets, ..base.clone() };
         let record = self.traffic(&incast::config(&base, queue_pairs, STORAGE_MESSAGE_BYTES, false)?)?;
-        let mut checks = incast::lossless(case, &record, self.switch());
-        checks.extend(incast::shares(case, &record, false, self.switch()));
-        checks.retain(|check| check.outcome != Outcome::Skipped || !check.what.starts_with("share"));
-        checks.extend(incast::reaction(case, &record, self.switch()));
-        checks.push(incast::unpaused(case, &record, self.switch()));
+        incast::lossless(checks, &record, self.switch());
+        incast::load(checks, &record);
+        incast::fairness(checks, &record);
+        incast::reaction(checks, &record, self.switch());
+        incast::unpaused(checks, &record, self.switch());
         let incast = incast::config(&base, queue_pairs, STORAGE_MESSAGE_BYTES, false)?;
         // Keep the results so far.
-        match self.storage_by_pfc(&incast) {
-            Ok(by_pfc) => checks.extend(by_pfc),
-            Err(why) => checks.push(Check::not_run(case, "by PFC alone: can be run", &why)),
+        checks.prefix = "by PFC alone: ";
+        if let Err(why) = self.storage_by_pfc(&incast, checks) {
+            checks.not_run("can be run", &why);
         }
-        Ok(checks)
+        Ok(())
     }
 
     /// Without DCQCN, in a buffer for half of the data in flight: only PFC prevents losses.
-    fn storage_by_pfc(&self, incast: &IncastConfig) -> Result<Vec<Check>> {
-        let case = Case::Storage;
-        let with_prefix = |mut check: Check| {
-            check.what = format!("by PFC alone: {}", check.what);
-            check
-        };
+    fn storage_by_pfc(&self, incast: &IncastConfig, checks: &mut Checks) -> Result<()> {
         if let DeviceUnderTest::Ports(_) = self.config.against {
             let why = "PFC is configured on the switch itself; turn its ECN off and run `--case incast`";
-            return Ok(vec![with_prefix(Check::skipped(case, "the whole case", why))]);
+            checks.skip_all(why);
+            return Ok(());
         }
         let window_packets = incast.window_packets.max(PFC_WINDOW);
         let flows = u64::from(incast.senders) * u64::from(incast.qps_per_sender);
@@ -375,14 +376,14 @@ impl Bench<'_> {
         let settings = self.settings.clone().then(settings);
         let alone = DataPlane { settings, hosts: false, ..self.data_plane() };
         let record = run_in(&incast, &network, Some(&alone), self.interrupt, self.progress)?;
-        let mut checks = vec![Check::some(case, "pauses that the senders received", record.answers.pauses)];
-        checks.extend(incast::lossless(case, &record, self.switch()));
+        checks.some("pauses that the senders received", record.answers.pauses);
+        incast::lossless(checks, &record, self.switch());
         // Shares are not checked: a pause affects all QPs of a port, regardless of the cause.
-        checks.push(incast::load(case, &record));
-        Ok(checks.into_iter().map(with_prefix).collect())
+        incast::load(checks, &record);
+        Ok(())
     }
 
-    fn marking(&self) -> Result<Vec<Check>> {
+    fn marking(&self, checks: &mut Checks) -> Result<()> {
         let wred = &self.presumed.wred[super::host::ROCE_TC];
         let buffer_bytes = u32::try_from(wred.kmax_bytes.saturating_mul(2).max(64 << 10))?;
         let network = self.pair(self.config.incast.link_bps, buffer_bytes)?;
@@ -395,11 +396,12 @@ impl Bench<'_> {
         let mut wire = Wire::open(sender, &network.receiver)?;
         let drain_bps = self.presumed.drain_rate_bps(super::host::ROCE_TC);
         let (rounds, is_slower) = (self.config.rounds, self.is_slower());
-        let checks = marking::run(&mut wire, &self.presumed, drain_bps, rounds, is_slower, self.interrupt);
+        let result =
+            marking::run(checks, &mut wire, &self.presumed, drain_bps, rounds, is_slower, self.interrupt);
         if let Some(mut attached) = attached {
             attached.detach()?;
         }
-        checks
+        result
     }
 }
 

@@ -6,8 +6,7 @@ use dcqcn_common::params::{Config, SCHEDULER_STRICT};
 use dcqcn_support::render;
 use dcqcn_support::statistics::jain_index;
 
-use super::Case;
-use super::report::Check;
+use super::report::Checks;
 use crate::config::IncastConfig;
 use crate::endpoint::ROCE_DSCP;
 use crate::host::ROCE_TC;
@@ -38,80 +37,57 @@ fn sum(record: &RunRecord, count: fn(&SentRecord) -> &Binned) -> u64 {
     record.flows.iter().map(|flow| count(&flow.sent).sum(record.whole())).sum()
 }
 
-pub(super) fn lossless(case: Case, record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check> {
+pub(super) fn lossless(checks: &mut Checks, record: &RunRecord, switch: KnownSwitch<'_>) {
     let dropped = "RoCE packets dropped at the port";
-    let drops = record.samples.last().map_or(0, |sample| sample.drops);
-    let drops = if switch.is_read {
-        Check::none(case, dropped, drops)
+    if switch.is_read {
+        checks.none(dropped, record.samples.last().map_or(0, |sample| sample.drops));
     } else {
-        Check::skipped(case, dropped, "the switch's counters cannot be read")
-    };
-    vec![
-        drops,
-        Check::none(case, "NAKs", sum(record, |sent| &sent.naks)),
-        Check::none(case, "packets retransmitted", sum(record, |sent| &sent.retransmissions)),
-        Check::none(case, "timeouts", sum(record, |sent| &sent.timeouts)),
-    ]
+        checks.skip(dropped, "the switch's counters cannot be read");
+    }
+    checks.none("NAKs", sum(record, |sent| &sent.naks));
+    checks.none("packets retransmitted", sum(record, |sent| &sent.retransmissions));
+    checks.none("timeouts", sum(record, |sent| &sent.timeouts));
 }
 
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-pub(super) fn load(case: Case, record: &RunRecord) -> Check {
+pub(super) fn load(checks: &mut Checks, record: &RunRecord) {
     let window = record.steady();
     let bytes = record.roce_bytes.sum(window) + record.flood_bytes.sum(window);
     let load = bytes as f64 * 8.0 / window.seconds() / record.link_bps as f64;
     let what = format!("frames at the receiver, of {}", render::bps(record.link_bps as f64));
-    Check::of(
-        case,
-        &what,
-        format!("at least {}", percent(MIN_UTILISATION)),
-        percent(load),
-        load >= MIN_UTILISATION,
-    )
+    let wanted = format!("at least {}", percent(MIN_UTILISATION));
+    checks.of(&what, wanted, percent(load), load >= MIN_UTILISATION);
 }
 
-pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: KnownSwitch<'_>) -> Vec<Check> {
+pub(super) fn fairness(checks: &mut Checks, record: &RunRecord) {
     let window = record.steady();
-    let (roce, flooded) = (record.roce_bytes.sum(window) as f64, record.flood_bytes.sum(window) as f64);
     let goodputs: Vec<_> =
         record.flows.iter().map(|flow| flow.received.goodput_bytes.sum(window) as f64).collect();
     let jain = jain_index(&goodputs);
-    let mut checks = vec![
-        load(case, record),
-        Check::of(
-            case,
-            &format!("fairness of {} QPs (Jain)", goodputs.len()),
-            format!("at least {MIN_JAIN}"),
-            format!("{jain:.3}"),
-            jain >= MIN_JAIN,
-        ),
-    ];
+    let what = format!("fairness of {} QPs (Jain)", goodputs.len());
+    checks.of(&what, format!("at least {MIN_JAIN}"), format!("{jain:.3}"), jain >= MIN_JAIN);
+}
+
+pub(super) fn roce_share(checks: &mut Checks, record: &RunRecord, flood: bool, switch: KnownSwitch<'_>) {
     let what = "share of RoCE alongside other traffic";
     if !flood {
-        checks.push(Check::skipped(case, what, "no other traffic is sent: specify a third port"));
-    } else if !switch.has_queues {
-        checks.push(Check::skipped(case, what, "the switch has no queues of dcqcn"));
-    } else {
-        let expected = match share(switch.config) {
-            Ok(expected) => expected,
-            Err(why) => {
-                checks.push(Check::skipped(case, what, why));
-                return checks;
-            }
-        };
-        let found = roce / (roce + flooded).max(1.0);
-        let is_near = (found / expected - 1.0).abs() <= SHARE_TOLERANCE;
-        checks.push(Check::of(
-            case,
-            what,
-            format!("{} ± 5 % of it", percent(expected)),
-            percent(found),
-            is_near,
-        ));
+        return checks.skip(what, "no other traffic is sent: specify a third port");
     }
-    checks
+    if !switch.has_queues {
+        return checks.skip(what, "the switch has no queues of dcqcn");
+    }
+    let expected = match share(switch.config) {
+        Ok(expected) => expected,
+        Err(why) => return checks.skip(what, why),
+    };
+    let window = record.steady();
+    let (roce, flooded) = (record.roce_bytes.sum(window) as f64, record.flood_bytes.sum(window) as f64);
+    let found = roce / (roce + flooded).max(1.0);
+    let is_near = (found / expected - 1.0).abs() <= SHARE_TOLERANCE;
+    checks.of(what, format!("{} ± 5 % of it", percent(expected)), percent(found), is_near);
 }
 
 /// The share of RoCE by the weights, next to DSCP 0 and otherwise empty queues; or the reason why they define none.
@@ -137,11 +113,9 @@ fn share(config: &Config) -> Result<f64, String> {
 }
 
 /// Checks that ACKs and CNPs arrive with their DSCP, and pass the switch in their classes.
-pub(super) fn classes(record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check> {
-    let case = Case::Classes;
+pub(super) fn classes(checks: &mut Checks, record: &RunRecord, switch: KnownSwitch<'_>) {
     let Answers { acks_by_dscp: acks, cnps_by_dscp: cnps, .. } = &record.answers;
     let cnp_dscp = u8::try_from(switch.config.scalars.cnp_dscp).unwrap_or(0);
-    let mut checks = Vec::new();
     let last = record.samples.last().and_then(|sample| sample.control.as_ref());
     // If both share a class, the switch has a common count.
     let class_of = |dscp: u8| usize::from(switch.config.dscp_to_tc[usize::from(dscp) % DSCPS]);
@@ -150,11 +124,11 @@ pub(super) fn classes(record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check>
         let (in_class, all) = (of[usize::from(dscp) % DSCPS], of.iter().sum::<u64>());
         by_class[class_of(dscp)] += all;
         if name == "CNPs" && cannot_congest(record, switch) {
-            checks.push(Check::skipped(case, "CNPs", UNCONGESTED));
+            checks.skip("CNPs", UNCONGESTED);
             continue;
         }
-        checks.push(Check::some(case, &format!("{name} at the senders with DSCP {dscp}"), in_class));
-        checks.push(Check::none(case, &format!("{name} at the senders with another DSCP"), all - in_class));
+        checks.some(&format!("{name} at the senders with DSCP {dscp}"), in_class);
+        checks.none(&format!("{name} at the senders with another DSCP"), all - in_class);
     }
     let config = switch.config;
     let queue = |dscp: u8| config.tc_to_queue[class_of(dscp)];
@@ -162,21 +136,16 @@ pub(super) fn classes(record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check>
     let is_strict = of_cnps.scheduler == SCHEDULER_STRICT;
     let kind = if is_strict { "strict" } else { "weighted" };
     // Of an external switch, settings are presumed, not measured.
-    checks.push(if switch.is_read {
-        Check::of(
-            case,
-            "queue of CNPs",
-            format!("strict, and not data's {}", queue(ROCE_DSCP)),
-            format!("{kind}, {}", queue(cnp_dscp)),
-            is_strict && queue(cnp_dscp) != queue(ROCE_DSCP),
-        )
+    if switch.is_read {
+        let (own, data) = (queue(cnp_dscp), queue(ROCE_DSCP));
+        let (wanted, found) = (format!("strict, and not data's {data}"), format!("{kind}, {own}"));
+        checks.of("queue of CNPs", wanted, found, is_strict && own != data);
     } else {
-        Check::skipped(case, "queue of CNPs", "the switch's queues cannot be read")
-    });
+        checks.skip("queue of CNPs", "the switch's queues cannot be read");
+    }
     let what = "answers counted by the switch in their classes";
     let Some(returned) = last.map(|control| control.returned).filter(|_| switch.is_read) else {
-        checks.push(Check::skipped(case, what, "the switch's counters cannot be read"));
-        return checks;
+        return checks.skip(what, "the switch's counters cannot be read");
     };
     for (class, (sent, counted)) in by_class.into_iter().zip(returned).enumerate() {
         if sent == 0 && counted == 0 {
@@ -185,9 +154,8 @@ pub(super) fn classes(record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check>
         let may_differ = (sent.max(counted) as f64 * IN_TRANSIT.0) as u64 + IN_TRANSIT.1;
         let is_near = sent.abs_diff(counted) <= may_differ;
         let what = format!("answers counted by the switch in class {class}");
-        checks.push(Check::of(case, &what, format!("{sent} ± {may_differ}"), counted.to_string(), is_near));
+        checks.of(&what, format!("{sent} ± {may_differ}"), counted.to_string(), is_near);
     }
-    checks
 }
 
 /// Reason for not evaluating marks.
@@ -205,33 +173,26 @@ fn cannot_congest(record: &RunRecord, switch: KnownSwitch<'_>) -> bool {
 }
 
 /// The reaction: marks, and CNPs that take effect.
-pub(super) fn reaction(case: Case, record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check> {
+pub(super) fn reaction(checks: &mut Checks, record: &RunRecord, switch: KnownSwitch<'_>) {
     if cannot_congest(record, switch) {
-        return vec![Check::skipped(case, "marks and CNPs", UNCONGESTED)];
+        return checks.skip("marks and CNPs", UNCONGESTED);
     }
-    let marked = marked(record);
-    let handled = record
-        .samples
-        .last()
-        .and_then(|sample| sample.control.as_ref())
-        .map_or(0, |control| control.cnps_handled);
-    vec![
-        Check::some(case, "packets with a CE mark at the receiver", marked),
-        Check::some(case, "CNPs that cut senders' rates", handled),
-    ]
+    checks.some("packets with a CE mark at the receiver", marked(record));
+    let control = record.samples.last().and_then(|sample| sample.control.as_ref());
+    checks.some("CNPs that cut senders' rates", control.map_or(0, |control| control.cnps_handled));
 }
 
 /// Checks that marks, not pauses, limited the senders, if PFC may be sent.
-pub(super) fn unpaused(case: Case, record: &RunRecord, switch: KnownSwitch<'_>) -> Check {
+pub(super) fn unpaused(checks: &mut Checks, record: &RunRecord, switch: KnownSwitch<'_>) {
     let what = "pauses (PFC) that the senders received";
     if switch.is_read && switch.config.pfc[ROCE_TC].tx == 0 {
-        return Check::skipped(case, what, format!("pfc.{ROCE_TC}.tx is off, so the switch sends none"));
+        return checks.skip(what, format!("pfc.{ROCE_TC}.tx is off, so the switch sends none"));
     }
     if !switch.is_read && record.answers.pauses == 0 {
         let why = "none reached the generator; a NIC that obeys pauses consumes them: see `ethtool -S`";
-        return Check::skipped(case, what, why);
+        return checks.skip(what, why);
     }
-    Check::none(case, what, record.answers.pauses)
+    checks.none(what, record.answers.pauses);
 }
 
 /// The incast of both cases. Without PFC the port's buffer has to hold all data in flight.

@@ -11,9 +11,8 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render;
 
-use super::Case;
 use super::incast::UNCONGESTED;
-use super::report::Check;
+use super::report::Checks;
 use super::wire::{FRAME_BYTES, Wire};
 use crate::host::ROCE_TC;
 use crate::rc::Psn;
@@ -153,28 +152,24 @@ impl Tally {
         self.between.iter().chain([&self.below, &self.above]).map(|bin| bin.marked).sum()
     }
 
-    fn checks(&self, wred: &WredConfig, rounds: u32) -> Vec<Check> {
-        let case = Case::Marking;
+    fn check(&self, checks: &mut Checks, wred: &WredConfig, rounds: u32) {
         let bytes = |bytes: f64| render::bytes(bytes as u64);
         let (kmin, kmax) = (wred.kmin_bytes as f64, wred.kmax_bytes as f64);
-        let mut checks =
-            vec![Check::none(case, &format!("packets lost of {} in {rounds} rounds", self.sent), self.lost)];
+        checks.none(&format!("packets lost of {} in {rounds} rounds", self.sent), self.lost);
         let mut row = |what: String, bin: &Bin, slack: f64| {
             if bin.packets == 0 {
-                checks.push(Check::skipped(case, &what, "no packet met that depth"));
-                return;
+                return checks.skip(&what, "no packet met that depth");
             }
             let (expected, within, found) = bin.shares(slack);
             // Otherwise a switch that does not mark would pass.
             if expected > 0.0 && within >= expected {
-                checks.push(Check::skipped(case, &what, TOO_FEW_PACKETS));
-                return;
+                return checks.skip(&what, TOO_FEW_PACKETS);
             }
             let is_near = (found - expected).abs() <= within;
             let percent = |share: f64| format!("{:.1} %", share * 100.0);
             let expected = format!("{} ± {:.1}", percent(expected), within * 100.0);
             let found = format!("{} of {}", percent(found), bin.packets);
-            checks.push(Check::of(case, &what, expected, found, is_near));
+            checks.of(&what, expected, found, is_near);
         };
         row(format!("marked up to {}", bytes(kmin)), &self.below, 0.0);
         for (number, bin) in (0_u8..).zip(&self.between) {
@@ -185,20 +180,20 @@ impl Tally {
         self.between.iter().for_each(|bin| all.join(bin));
         row(format!("marked at {} to {}", bytes(kmin), bytes(kmax)), &all, slack(wred));
         row(format!("marked above {}", bytes(kmax)), &self.above, 0.0);
-        checks
     }
 }
 
 /// Runs the rounds over `wire`, through a port with `config` that sends at `drain_bps`. If the sender cannot exceed
 /// that (not `can_congest`), a lack of marks is inconclusive.
 pub(super) fn run(
+    checks: &mut Checks,
     wire: &mut Wire,
     config: &Config,
     drain_bps: u64,
     rounds: u32,
     can_congest: bool,
     interrupt: &Interrupt,
-) -> Result<Vec<Check>> {
+) -> Result<()> {
     let wred = &config.wred[ROCE_TC];
     let most = MAX_PACKETS * FRAME_BYTES;
     if wred.kmax_bytes > most / 2 {
@@ -236,15 +231,17 @@ pub(super) fn run(
         }
     }
     if !can_congest && tally.marked() == 0 && tally.lost == 0 {
-        return Ok(vec![Check::skipped(Case::Marking, "the whole case", UNCONGESTED)]);
+        checks.skip_all(UNCONGESTED);
+    } else {
+        tally.check(checks, wred, rounds);
     }
-    Ok(tally.checks(wred, rounds))
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qualify::Outcome;
+    use crate::qualify::{Case, Check, Outcome};
 
     const WRED: WredConfig =
         WredConfig { kmin_bytes: 20_000, kmax_bytes: 100_000, pmax_ppm: 500_000, ..WredConfig::DEFAULT };
@@ -268,15 +265,14 @@ mod tests {
                 .collect();
             tally.round(wred, 1_000, &packets);
         }
-        tally.checks(wred, 200)
+        let mut checks = Checks::new(Case::Marking);
+        tally.check(&mut checks, wred, 200);
+        checks.list
     }
 
     fn failed(checks: &[Check]) -> Vec<&str> {
-        checks
-            .iter()
-            .filter(|check| check.outcome == Outcome::Failed)
-            .map(|check| check.what.as_str())
-            .collect()
+        let failed = checks.iter().filter(|check| check.outcome == Outcome::Failed);
+        failed.map(|check| check.what.as_str()).collect()
     }
 
     #[test]

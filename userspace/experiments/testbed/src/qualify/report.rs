@@ -29,27 +29,46 @@ pub struct Check {
     pub outcome: Outcome,
 }
 
-impl Check {
-    pub(super) fn of(case: Case, what: &str, wanted: String, found: String, passed: bool) -> Self {
-        let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
-        Self { case, what: what.to_owned(), wanted, found, outcome }
+/// The checks of one case so far.
+pub(super) struct Checks {
+    pub(super) case: Case,
+    /// Begins the quantity of every check.
+    pub(super) prefix: &'static str,
+    pub(super) list: Vec<Check>,
+}
+
+impl Checks {
+    pub(super) const fn new(case: Case) -> Self {
+        Self { case, prefix: "", list: Vec::new() }
     }
 
-    pub(super) fn none(case: Case, what: &str, found: u64) -> Self {
-        Self::of(case, what, "0".to_owned(), found.to_string(), found == 0)
+    fn push(&mut self, what: &str, wanted: String, found: String, outcome: Outcome) {
+        let what = format!("{}{what}", self.prefix);
+        self.list.push(Check { case: self.case, what, wanted, found, outcome });
     }
 
-    pub(super) fn some(case: Case, what: &str, found: u64) -> Self {
-        Self::of(case, what, "at least 1".to_owned(), found.to_string(), found != 0)
+    pub(super) fn of(&mut self, what: &str, wanted: String, found: String, passed: bool) {
+        self.push(what, wanted, found, if passed { Outcome::Passed } else { Outcome::Failed });
     }
 
-    pub(super) fn not_run(case: Case, what: &str, why: &anyhow::Error) -> Self {
-        Self::of(case, what, "yes".to_owned(), one_line(why.as_ref()), false)
+    pub(super) fn none(&mut self, what: &str, found: u64) {
+        self.of(what, "0".to_owned(), found.to_string(), found == 0);
     }
 
-    pub(super) fn skipped(case: Case, what: &str, why: impl Into<String>) -> Self {
-        let (wanted, outcome) = (String::new(), Outcome::Skipped);
-        Self { case, what: what.to_owned(), wanted, found: why.into(), outcome }
+    pub(super) fn some(&mut self, what: &str, found: u64) {
+        self.of(what, "at least 1".to_owned(), found.to_string(), found != 0);
+    }
+
+    pub(super) fn not_run(&mut self, what: &str, why: &anyhow::Error) {
+        self.of(what, "yes".to_owned(), one_line(why.as_ref()), false);
+    }
+
+    pub(super) fn skip(&mut self, what: &str, why: impl Into<String>) {
+        self.push(what, String::new(), why.into(), Outcome::Skipped);
+    }
+
+    pub(super) fn skip_all(&mut self, why: impl Into<String>) {
+        self.skip("the whole case", why);
     }
 }
 
@@ -148,17 +167,13 @@ mod tests {
     use super::*;
 
     fn report() -> QualifyReport {
-        let checks = vec![
-            Check::none(Case::Incast, "NAKs", 0),
-            Check::none(Case::Incast, "packets dropped <at> the \"port\"", 7),
-            Check::skipped(Case::Watchdog, "storm", "no fq & no time"),
-        ];
-        let taken = |case| CaseDuration { case, seconds: 1.5 };
-        QualifyReport {
-            against: "Linux".into(),
-            checks,
-            cases: vec![taken(Case::Incast), taken(Case::Watchdog)],
-        }
+        let (mut checks, mut watchdog) = (Checks::new(Case::Incast), Checks::new(Case::Watchdog));
+        checks.none("NAKs", 0);
+        checks.none("packets dropped <at> the \"port\"", 7);
+        watchdog.skip("storm", "no fq & no time");
+        let cases = [Case::Incast, Case::Watchdog].map(|case| CaseDuration { case, seconds: 1.5 }).to_vec();
+        let checks = [checks.list, watchdog.list].concat();
+        QualifyReport { against: "Linux".into(), checks, cases }
     }
 
     #[test]

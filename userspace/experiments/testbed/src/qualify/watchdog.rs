@@ -18,9 +18,9 @@ use dcqcn_params::{PacerChoice, Settings};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render;
 
-use super::report::Check;
+use super::report::Checks;
 use super::wire::Wire;
-use super::{Bench, Case, DeviceUnderTest, on_path};
+use super::{Bench, DeviceUnderTest, on_path};
 use crate::DataPlane;
 use crate::host::{Host, ROCE_TC};
 use crate::rc::Psn;
@@ -40,16 +40,16 @@ const LINK_BPS: u64 = 100_000_000;
 /// First QPN; each packet uses the next.
 const QPN: u32 = 0x4000;
 
-pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
-    let case = Case::Watchdog;
-    let skipped = |why: String| Ok(vec![Check::skipped(case, "the whole case", why)]);
+pub(super) fn run(bench: &Bench<'_>, checks: &mut Checks) -> Result<()> {
     let in_lab = bench.config.against == DeviceUnderTest::Linux;
     if in_lab && !kernel_has_qdisc("fq")? {
-        return skipped("this kernel has no fq, which delays paused packets".into());
+        checks.skip_all("this kernel has no fq, which delays paused packets");
+        return Ok(());
     }
     let daemon = daemon();
     if in_lab && daemon.is_none() {
-        return skipped("no `dcqcn` next to dcqcn-lab or on PATH; `dcqcn run` is the watchdog".into());
+        checks.skip_all("no `dcqcn` next to dcqcn-lab or on PATH; `dcqcn run` is the watchdog");
+        return Ok(());
     }
     bench.progress.set_message("a pause storm");
     let times = bench.presumed.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
@@ -76,7 +76,8 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     if let Some(mut attached) = attached {
         attached.detach()?;
     }
-    Ok(seen?.checks(detection, restoration))
+    seen?.check(checks, detection, restoration);
+    Ok(())
 }
 
 fn daemon() -> Option<PathBuf> {
@@ -219,56 +220,39 @@ impl Probe {
 }
 
 impl Observation {
-    fn checks(&self, detection: Duration, restoration: Duration) -> Vec<Check> {
-        let case = Case::Watchdog;
+    fn check(&self, checks: &mut Checks, detection: Duration, restoration: Duration) {
         let ms = |time: Duration| render::ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
-        let is = |what: &str, found: bool| Check::of(case, what, "yes".into(), yes(found), found);
         let found = self.detected.map_or_else(|| "never".to_owned(), ms);
         // A packet sent shortly before the end of the pause also arrives immediately.
         let (least, most) = (detection.saturating_sub(MIN_DELAY + PERIOD), detection + STARTUP_ALLOWANCE);
         let in_time = self.detected.is_some_and(|found| found >= least && found <= most);
-        vec![
-            is("a packet before the storm leaves immediately", self.free),
-            is("a pause delays a packet", self.delays),
-            Check::of(
-                case,
-                "a storm is detected after",
-                format!("{} to {}", ms(least), ms(most)),
-                found,
-                in_time,
-            ),
-            is(&format!("pauses have no effect {} after detection", ms(restoration / 2)), self.still_ignored),
-            is(
-                &format!("pauses take effect again {} after the storm", ms(restoration + detection)),
-                self.restored,
-            ),
-        ]
+        let is = |checks: &mut Checks, what: &str, found| checks.of(what, "yes".into(), yes(found), found);
+        is(checks, "a packet before the storm leaves immediately", self.free);
+        is(checks, "a pause delays a packet", self.delays);
+        checks.of("a storm is detected after", format!("{} to {}", ms(least), ms(most)), found, in_time);
+        let ignored = format!("pauses have no effect {} after detection", ms(restoration / 2));
+        is(checks, &ignored, self.still_ignored);
+        let restored = format!("pauses take effect again {} after the storm", ms(restoration + detection));
+        is(checks, &restored, self.restored);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qualify::Outcome;
+    use crate::qualify::{Case, Outcome};
 
     #[test]
     fn late_or_missing_watchdog_detected() {
         let ms = Duration::from_millis;
-        let right = Observation {
-            free: true,
-            delays: true,
-            detected: Some(ms(220)),
-            still_ignored: true,
-            restored: true,
-        };
+        let detected = Some(ms(220));
+        let right = Observation { free: true, delays: true, detected, still_ignored: true, restored: true };
         let failed = |seen: Observation| {
-            let checks = seen.checks(ms(200), ms(400));
-            checks
-                .into_iter()
-                .filter(|check| check.outcome == Outcome::Failed)
-                .map(|check| check.what)
-                .collect()
+            let mut checks = Checks::new(Case::Watchdog);
+            seen.check(&mut checks, ms(200), ms(400));
+            let failed = checks.list.into_iter().filter(|check| check.outcome == Outcome::Failed);
+            failed.map(|check| check.what).collect()
         };
         let none: Vec<String> = failed(right);
         assert!(none.is_empty(), "{none:?}");
