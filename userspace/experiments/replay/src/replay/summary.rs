@@ -112,34 +112,22 @@ impl fmt::Display for Summary {
             self.emitted,
         )?;
         if self.clock_steps != 0 {
-            let times = self.clock_steps;
-            writeln!(
-                f,
-                "steps of the capture's clock back by more than a second: {times}; each is replayed without a gap"
-            )?;
+            let (what, times) = ("steps of the capture's clock back by more than a second", self.clock_steps);
+            writeln!(f, "{what}: {times}; each is replayed without a gap")?;
         }
-        if self.late != 0 {
-            let packets = count(self.late, "packet");
-            writeln!(
-                f,
-                "captured out of order: {packets}, replayed at the time of an earlier one; see `reordercap`"
-            )?;
-        }
-        if self.untimed != 0 {
-            let packets = count(self.untimed, "packet");
-            writeln!(f, "captured without a time: {packets}, replayed at the time of the one before")?;
-        }
-        if self.truncated != 0 {
-            let padded = self.padded;
-            writeln!(f, "captured partially: {}, of which {padded} padded", count(self.truncated, "packet"))?;
-        }
-        if self.unverified_cnps != 0 {
-            let cnps = count(self.unverified_cnps, "CNP");
-            writeln!(f, "captured without the ICRC and rejected: {cnps}; capture 128 bytes of each packet")?;
-        }
-        if self.without_headers != 0 {
-            let packets = count(self.without_headers, "packet");
-            writeln!(f, "captured without all headers: {packets}; capture 128 bytes of each packet")?;
+        let earlier = ", replayed at the time of an earlier one; see `reordercap`";
+        let partial = format!(", of which {} padded", self.padded);
+        let cut = "; capture 128 bytes of each packet";
+        for (number, noun, what, then) in [
+            (self.late, "packet", "captured out of order", earlier),
+            (self.untimed, "packet", "captured without a time", ", replayed at the time of the one before"),
+            (self.truncated, "packet", "captured partially", &partial),
+            (self.unverified_cnps, "CNP", "captured without the ICRC and rejected", cut),
+            (self.without_headers, "packet", "captured without all headers", cut),
+        ] {
+            if number != 0 {
+                writeln!(f, "{what}: {}{then}", count(number, noun))?;
+            }
         }
         if let Some(damaged) = &self.damaged {
             writeln!(f, "{damaged}")?;

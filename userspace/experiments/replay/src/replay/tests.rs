@@ -17,7 +17,7 @@ use pcap_file::pcapng::blocks::simple_packet::SimplePacketBlock;
 use pcap_file::{DataLink, TsResolution};
 use proptest::prelude::*;
 use serde_json::Value;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempPath};
 
 use super::*;
 
@@ -65,8 +65,9 @@ fn replayed(options: &Options) -> (Vec<Value>, Summary) {
     (lines.map(|line| serde_json::from_slice(line).unwrap()).collect(), summary)
 }
 
-fn write(directory: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
-    let path = directory.path().join(name);
+/// A file until it is dropped.
+fn file(bytes: &[u8]) -> TempPath {
+    let path = NamedTempFile::new().unwrap().into_temp_path();
     fs::write(&path, bytes).unwrap();
     path
 }
@@ -118,16 +119,14 @@ fn pcapng(frames: &[Vec<u8>], link_type: DataLink, resolution: Option<u8>, per_u
 
 #[test]
 fn capture_formats_have_equal_times() {
-    let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 20);
-    let expected: Vec<_> = (0u64..)
-        .zip(&frames)
-        .map(|(number, frame)| Captured {
-            time_ns: AT_NS + number * 1_000,
-            length: frame.len() as u32,
-            data: frame.clone(),
-        })
-        .collect();
+    let at_ns = (AT_NS..).step_by(1_000);
+    let captured = |(time_ns, data): (u64, &Vec<u8>)| Captured {
+        time_ns,
+        length: data.len() as u32,
+        data: data.clone(),
+    };
+    let expected: Vec<_> = at_ns.zip(&frames).map(captured).collect();
     let ethernet = DataLink::ETHERNET;
     for (name, bytes) in [
         ("us.pcap", pcap(&frames, ethernet, TsResolution::MicroSecond, 65_535)),
@@ -137,7 +136,7 @@ fn capture_formats_have_equal_times() {
         ("ns.pcapng", pcapng(&frames, ethernet, Some(9), 1_000.0)),
         ("binary.pcapng", pcapng(&frames, ethernet, Some(0x80 | 30), (1u64 << 30) as f64 / 1e6)),
     ] {
-        let mut capture = Capture::open(&write(&directory, name, &bytes)).unwrap();
+        let mut capture = Capture::open(&file(&bytes)).unwrap();
         for expected in &expected {
             assert_eq!(capture.next_packet().unwrap().unwrap(), *expected, "{name}");
         }
@@ -147,13 +146,12 @@ fn capture_formats_have_equal_times() {
 
 #[test]
 fn simple_blocks_have_no_time_and_no_padding() {
-    let directory = tempfile::tempdir().unwrap();
     let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
     writer.write_pcapng_block(InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0)).unwrap();
     let frame = vec![1; 61];
     let packet = SimplePacketBlock { original_len: 61, data: Cow::Borrowed(&frame) };
     writer.write_pcapng_block(packet).unwrap();
-    let path = write(&directory, "simple.pcapng", &writer.into_inner());
+    let path = file(&writer.into_inner());
     let packet = Capture::open(&path).unwrap().next_packet().unwrap().unwrap();
     assert_eq!(packet, Captured { time_ns: 0, length: 61, data: frame });
     let summary = replayed(&options(&path, Hook::Egress)).1;
@@ -162,19 +160,18 @@ fn simple_blocks_have_no_time_and_no_padding() {
 }
 
 /// A pcap file of one frame at several times.
-fn captured_at(directory: &TempDir, times: &[Duration]) -> PathBuf {
+fn captured_at(times: &[Duration]) -> TempPath {
     let frame = &frames("rc_write.pcap", 1)[0];
     let mut writer = PcapWriter::new(Vec::new()).unwrap();
     for &time in times {
         writer.write_packet(&PcapPacket::new(time, frame.len() as u32, frame)).unwrap();
     }
-    write(directory, "times.pcap", &writer.into_writer())
+    file(&writer.into_writer())
 }
 
 #[test]
 fn packets_that_go_backwards_are_counted() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = captured_at(&directory, &[9_000, 8_000, 7_000, 9_500].map(Duration::from_micros));
+    let path = captured_at(&[9_000, 8_000, 7_000, 9_500].map(Duration::from_micros));
     let summary = replayed(&options(&path, Hook::Egress)).1;
     assert_eq!((summary.late, summary.clock_steps, summary.untimed), (2, 0, 0));
     assert!(summary.to_string().contains("captured out of order: 2 packets, replayed"), "{summary}");
@@ -182,7 +179,6 @@ fn packets_that_go_backwards_are_counted() {
 
 #[test]
 fn other_link_types_get_ethernet_header() {
-    let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 3);
     let cooked = |head: &[u8], tail: &[u8]| [head, &[2, 0, 0, 0, 0, 9, 0, 0], tail].concat();
     let sll = cooked(&[0, 0, 0, 1, 0, 6], &[0x08, 0x00]);
@@ -203,7 +199,7 @@ fn other_link_types_get_ethernet_header() {
             pcap(&packets, link_type, TsResolution::MicroSecond, 65_535),
             pcapng(&packets, link_type, None, 1.0),
         ] {
-            let path = write(&directory, "other", &bytes);
+            let path = file(&bytes);
             let mut capture = Capture::open(&path).unwrap();
             for frame in &frames {
                 let packet = capture.next_packet().unwrap().unwrap();
@@ -219,11 +215,10 @@ fn other_link_types_get_ethernet_header() {
 
 #[test]
 fn packet_below_link_header_is_not_roce() {
-    let directory = tempfile::tempdir().unwrap();
     for link_type in [DataLink::RAW, DataLink::NULL, DataLink::LINUX_SLL, DataLink::LINUX_SLL2] {
         for length in 0..4 {
             let bytes = pcap(&[vec![0x45; length]], link_type, TsResolution::MicroSecond, 65_535);
-            let path = write(&directory, "short", &bytes);
+            let path = file(&bytes);
             let packet = Capture::open(&path).unwrap().next_packet().unwrap().unwrap();
             assert!(packet.data.len() >= 14 && packet.length as usize >= packet.data.len(), "{packet:?}");
             let (lines, _) = replayed(&options(&path, Hook::Egress));
@@ -234,13 +229,12 @@ fn packet_below_link_header_is_not_roce() {
 
 #[test]
 fn unknown_link_types_rejected_by_name() {
-    let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 1);
     let link_type = DataLink::IEEE802_11;
     for bytes in
         [pcap(&frames, link_type, TsResolution::MicroSecond, 65_535), pcapng(&frames, link_type, None, 1.0)]
     {
-        let path = write(&directory, "wireless", &bytes);
+        let path = file(&bytes);
         let error = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("link type IEEE802_11 cannot be replayed"), "{error}");
     }
@@ -248,11 +242,10 @@ fn unknown_link_types_rejected_by_name() {
 
 #[test]
 fn packet_of_other_link_type_is_not_run() {
-    let directory = tempfile::tempdir().unwrap();
     let mut bytes = pcapng(&frames("rc_write.pcap", 2), DataLink::IEEE802_11, None, 1.0);
     // A second section.
     bytes.extend(pcapng(&frames("rc_write.pcap", 3), DataLink::ETHERNET, None, 1.0));
-    let (lines, summary) = replayed(&options(&write(&directory, "mixed", &bytes), Hook::Egress));
+    let (lines, summary) = replayed(&options(&file(&bytes), Hook::Egress));
     assert_eq!((lines.len(), summary.packets, summary.not_run, summary.passed), (3, 5, 2, 3));
 }
 
@@ -272,8 +265,7 @@ fn pipe_read_as_file() {
 
 #[test]
 fn compressed_capture_named() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = write(&directory, "c.pcap.gz", &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0]);
+    let path = file(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0]);
     let error = Capture::open(&path).err().unwrap().to_string();
     assert!(error.contains("it is compressed; use `zcat FILE | dcqcn-lab replay -`"), "{error}");
 }
@@ -282,9 +274,9 @@ fn compressed_capture_named() {
 fn non_capture_rejected_by_name() {
     let directory = tempfile::tempdir().unwrap();
     for bytes in [&b""[..], b"abc", b"#!/bin/sh\necho no capture at all\n", &[0x0a, 0x0d, 0x0d, 0x0a]] {
-        let path = write(&directory, "nothing", bytes);
+        let path = file(bytes);
         let error = Capture::open(&path).err().unwrap().to_string();
-        assert!(error.contains("nothing: neither a pcap nor a pcapng file"), "{error}");
+        assert!(error.contains(&format!("{}: neither a pcap nor a pcapng file", path.display())), "{error}");
     }
     let error = Capture::open(&directory.path().join("absent")).err().unwrap().to_string();
     assert!(error.contains("absent: No such file"), "{error}");
@@ -292,11 +284,10 @@ fn non_capture_rejected_by_name() {
 
 #[test]
 fn truncated_capture_replayed_to_its_end() {
-    let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 10);
     let whole = ethernet(&frames);
     for cut in [1, 20, 40] {
-        let path = write(&directory, "cut.pcap", &whole[..whole.len() - cut]);
+        let path = file(&whole[..whole.len() - cut]);
         let (lines, summary) = replayed(&options(&path, Hook::Egress));
         assert_eq!((lines.len(), summary.packets), (9, 9));
         let damaged = summary.damaged.unwrap();
@@ -308,7 +299,7 @@ fn truncated_capture_replayed_to_its_end() {
 fn cut(frames: &[Vec<u8>], snaplen: u32, hook: Hook) -> (Vec<Value>, Summary, Vec<(u32, usize)>) {
     let directory = tempfile::tempdir().unwrap();
     let bytes = pcap(frames, DataLink::ETHERNET, TsResolution::MicroSecond, snaplen);
-    let path = write(&directory, "headers.pcap", &bytes);
+    let path = file(&bytes);
     let out = directory.path().join("out.pcap");
     let (lines, summary) = replayed(&Options { out: Some(out.clone()), ..options(&path, hook) });
     let mut reader = PcapReader::new(fs::File::open(out).unwrap()).unwrap();
@@ -360,9 +351,8 @@ fn cnps_cut_before_icrc_are_reported() {
 
 #[test]
 fn row_describes_verdict() {
-    let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 270);
-    let path = write(&directory, "write.pcap", &ethernet(&frames));
+    let path = file(&ethernet(&frames));
     let mut config = default_config();
     config.scalars.link_rate_bps = 1_000_000_000;
     let options = Options { config: Some(config), ..options(&path, Hook::Egress) };
@@ -380,10 +370,8 @@ fn row_describes_verdict() {
     ] {
         assert_eq!(parse[key], value, "{key}");
     }
-    assert_eq!(
-        (&first["flow"]["role"], &first["flow"]["rate_bps"]),
-        (&"rp".into(), &1_000_000_000u64.into())
-    );
+    let flow = &first["flow"];
+    assert_eq!((&flow["role"], &flow["rate_bps"]), (&"rp".into(), &1_000_000_000u64.into()));
 
     // A megabit per millisecond is a byte per 8 ns: the queue grows by the arrivals.
     let data: Vec<_> = lines.iter().filter(|line| line["flow"]["role"] == "rp").collect();
@@ -416,7 +404,7 @@ fn departures_include_cnps_in_order() {
     assert!(left.is_sorted());
     assert_eq!(left[0], times(&path)[0], "the capture's own time");
 
-    let path = write(&directory, "marked.pcap", &ethernet(&frames_with(Ecn::CE, "rc_write.pcap", 270)));
+    let path = file(&ethernet(&frames_with(Ecn::CE, "rc_write.pcap", 270)));
     let (lines, summary) =
         replayed(&Options { out: Some(out.clone()), summary_line: true, ..options(&path, Hook::Ingress) });
     assert!(summary.emitted > 0);
@@ -457,7 +445,7 @@ fn equal_addresses_pass_p4_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let mut frames = frames("rc_write.pcap", 3);
     frames.iter_mut().for_each(|frame| frame[..12].fill(0));
-    let path = write(&directory, "lo", &ethernet(&frames));
+    let path = file(&ethernet(&frames));
     for hook in [Hook::Egress, Hook::Ingress, Hook::Xdp] {
         let out = directory.path().join("out");
         let p4 = Options { engine: EngineKind::P4, out: Some(out.clone()), ..options(&path, hook) };
@@ -472,7 +460,7 @@ fn equal_addresses_pass_p4_unchanged() {
 #[test]
 fn unordered_capture_is_replayed() {
     let directory = tempfile::tempdir().unwrap();
-    let path = captured_at(&directory, &[10, 4_000_000_000, 9, 0].map(Duration::from_secs));
+    let path = captured_at(&[10, 4_000_000_000, 9, 0].map(Duration::from_secs));
     let out = directory.path().join("out.pcap");
     let (lines, _) = replayed(&Options { out: Some(out), ..options(&path, Hook::Egress) });
     let times: Vec<_> = lines.iter().map(|line| line["time_ns"].as_u64().unwrap()).collect();
@@ -502,7 +490,7 @@ proptest! {
         }
         bytes.truncate(cut.index(4 * bytes.len()));
         let directory = tempfile::tempdir().unwrap();
-        let path = write(&directory, "damaged", &bytes);
+        let path = file(&bytes);
         let out = directory.path().join("out.pcap");
         let _ = run(&Options { out: Some(out), ..options(&path, Hook::Egress) }, &mut Vec::new());
     }
@@ -519,24 +507,22 @@ fn with_network(network: u32) -> Vec<u8> {
 
 #[test]
 fn fcs_of_capture_removed() {
-    let directory = tempfile::tempdir().unwrap();
     // No flag, a length without the flag, reserved bits, and a flag with four bytes.
     for (network, bytes) in [(1, 20), (0x5000_0001, 20), (0x00ff_0001, 20), (0x2400_0001, 16)] {
-        let path = write(&directory, "fcs.pcap", &with_network(network));
+        let path = file(&with_network(network));
         let packet = Capture::open(&path).unwrap().next_packet().unwrap().unwrap();
         assert_eq!((packet.length, packet.data.len()), (bytes, bytes as usize), "{network:x}");
     }
-    let path = write(&directory, "fcs.pcap", &with_network(0x2400_0093));
+    let path = file(&with_network(0x2400_0093));
     assert!(matches!(Capture::open(&path), Err(CaptureError::LinkType { .. })));
 }
 
 #[test]
 fn options_without_end_reported() {
-    let directory = tempfile::tempdir().unwrap();
     // Section header; interface with if_tsresol and without opt_endofopt.
     let words =
         [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 28, 1, 0, 0x0001_0009, 6, 28];
-    let path = write(&directory, "options.pcapng", &bytes_of(&words));
+    let path = file(&bytes_of(&words));
     let damage = Capture::open(&path).unwrap().next_packet().unwrap().unwrap_err().to_string();
     assert!(damage.contains("opt_endofopt"), "{damage}");
     // Without any packet the replay fails.
@@ -546,11 +532,10 @@ fn options_without_end_reported() {
 
 #[test]
 fn name_of_another_encoding_reported() {
-    let directory = tempfile::tempdir().unwrap();
     // Section header; interface with an if_name of Latin-1.
     let words =
         [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 32, 1, 0, 0x0001_0002, 0xe9, 0, 32];
-    let path = write(&directory, "latin.pcapng", &bytes_of(&words));
+    let path = file(&bytes_of(&words));
     let failed = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
     assert!(failed.contains("`editcap -F pcap IN OUT`"), "{failed}");
 }
@@ -558,7 +543,6 @@ fn name_of_another_encoding_reported() {
 /// Options without an end, names that are not UTF-8, and blocks of other programs: the packets between them are read.
 #[test]
 fn malformed_options_of_packets_ignored() {
-    let directory = tempfile::tempdir().unwrap();
     let section = [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 0, 20];
     // An enhanced and an obsolete block, each with a comment of Latin-1 and no opt_endofopt.
     let enhanced = [6, 44, 0, 0, 7, 4, 4, 1, 0x0001_0001, 0xe9, 44];
@@ -566,7 +550,7 @@ fn malformed_options_of_packets_ignored() {
     // A name record of Latin-1 and a block without meaning.
     let others = [4, 20, 0x0003_0001, 0x00e9_e9e9, 20, 0x8000_1234, 12, 12];
     let words = [&section[..], &enhanced, &others, &obsolete].concat();
-    let path = write(&directory, "odd.pcapng", &bytes_of(&words));
+    let path = file(&bytes_of(&words));
     let mut capture = Capture::open(&path).unwrap();
     for (us, data) in [(7, 1), (8, 2)] {
         let packet = Captured { time_ns: us * 1_000, length: 4, data: vec![data, 0, 0, 0] };
