@@ -74,14 +74,8 @@ fn option_out_of_range_is_wrong_usage() {
         ("sim fabric --workload incast:100000", "incast:100000 is out of range"),
         ("sim fabric --workload incast:2 --topology leaf-spine:0x1x1", "is out of range"),
         ("sim fabric --workload incast:2 --fault 1ms,down,x,y", "no node `x`"),
-        (
-            "sim fabric --workload incast:2 --sweep seed=1,2 --plot x",
-            "--plot is for one run and this sweep has 2",
-        ),
-        (
-            "sim fabric --workload incast:2 --sweep seed=1 --csv x",
-            "--csv is for one run and this sweep has 1",
-        ),
+        ("sim fabric --sweep seed=1,2 --plot x", "--plot is for one run and this sweep has 2"),
+        ("sim fabric --sweep seed=1 --csv x", "--csv is for one run and this sweep has 1"),
         ("tune --control off", "only DCQCN can be tuned"),
         ("sim fabric --load 20% --workload incast:2", "--load has no effect: it needs --workload random"),
         ("sim fabric --admission-turn 64KB", "--admission-turn has no effect: it needs --admission"),

@@ -462,9 +462,6 @@ pub struct Setting {
 
 impl Setting {
     /// Checks that `key` exists and that `text` is a value of it.
-    ///
-    /// # Errors
-    /// The setting is unknown, or the text is not a value of it.
     pub fn new(key: &str, text: &str) -> Result<Self, SetupError> {
         Setup::new(Preset::Incast).set(key, text)?;
         Ok(Self { key: key.to_owned(), text: text.to_owned() })
@@ -488,9 +485,6 @@ impl Setup {
     }
 
     /// Applies one setting; later ones take precedence.
-    ///
-    /// # Errors
-    /// The setting is unknown, or the text is not a value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
         self.given.push(key.to_owned());
         if key == "profile" {

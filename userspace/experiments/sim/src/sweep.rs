@@ -23,9 +23,6 @@ pub trait SimulationSetup: Clone {
     fn without_effect(&self) -> Vec<Requirement>;
 
     /// The simulation that they describe.
-    ///
-    /// # Errors
-    /// Settings are inconsistent, a file cannot be read, or a value is out of range.
     fn simulation(&self) -> Result<Self::Simulation>;
 }
 
@@ -104,9 +101,6 @@ pub fn number_of_runs(axes: &[Axis]) -> usize {
 }
 
 /// All combinations of the axes' values; the last axis changes fastest. Without axes, a single empty one.
-///
-/// # Errors
-/// There are too many combinations, or an axis is given twice.
 fn combinations(axes: &[Axis]) -> Result<Vec<Vec<Setting>>, SetupError> {
     let key = |axis: &Axis| axis.settings.first().map(|setting| setting.key.clone()).unwrap_or_default();
     for (index, axis) in axes.iter().enumerate() {

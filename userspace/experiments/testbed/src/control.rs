@@ -260,10 +260,8 @@ impl P4Switch {
             self.slots = reader.rp_indices()?.into_iter().map(|(slot, id)| (id, slot)).collect();
         }
         for (_, id) in flows {
-            sample.rates_bps.push(match self.slots.get(id) {
-                Some(slot) => reader.rp_rate_bps(*slot)?,
-                None => None,
-            });
+            let rate_bps = self.slots.get(id).map(|slot| reader.rp_rate_bps(*slot)).transpose()?;
+            sample.rates_bps.push(rate_bps.flatten());
         }
         Ok(())
     }

@@ -451,11 +451,8 @@ impl<'a> Sender<'a> {
                     continue;
                 }
                 qp.send(&mut self.frame).with_context(|| {
-                    format!(
-                        "cannot send at {} (network namespace: {})",
-                        self.host.ifname,
-                        self.host.netns.name()
-                    )
+                    let (port, netns) = (&self.host.ifname, self.host.netns.name());
+                    format!("cannot send at {port} (network namespace: {netns})")
                 })?;
                 qp.note(schedule.elapsed_ns());
             }

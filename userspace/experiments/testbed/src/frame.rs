@@ -56,10 +56,8 @@ impl Path {
             let repr = RethRepr { virtual_addr: virtual_address, r_key: rkey, dma_len: length_bytes };
             extension.put_slice(&repr.bytes());
         }
-        let bth = BthRepr {
-            ack_request: packet.ack_request,
-            ..BthRepr::new(opcode, self.dest_qpn, packet.psn.get())
-        };
+        let ack_request = packet.ack_request;
+        let bth = BthRepr { ack_request, ..BthRepr::new(opcode, self.dest_qpn, packet.psn.get()) };
         self.write(frame, bth, &extension, &packet.payload, Some(sent_at_ns));
     }
 

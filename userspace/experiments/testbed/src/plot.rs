@@ -62,11 +62,8 @@ fn rates(run: &RunRecord) -> Chart {
 fn queue(run: &RunRecord) -> Chart {
     let seconds = run.whole().seconds();
     let curve = |depth: fn(&Sample) -> Option<u64>| {
-        let points = run
-            .samples
-            .iter()
-            .filter_map(|sample| depth(sample).map(|bytes| (sample.at_ns as f64 / 1e9, bytes as f64 / 1e3)));
-        thin_out(points, seconds, largest)
+        let point = |sample: &Sample| Some((sample.at_ns as f64 / 1e9, depth(sample)? as f64 / 1e3));
+        thin_out(run.samples.iter().filter_map(point), seconds, largest)
     };
     let mut lines = vec![Line::new("real", curve(|sample| Some(sample.backlog_bytes)), REAL_QUEUE, 2)];
     // The real queue never exceeds the buffer, so all runs have this scale. A virtual queue has no buffer, and may be
