@@ -176,10 +176,8 @@ impl Reader<'_, '_> {
             let class = number.get_ref().parse().ok().filter(|class| *class < CLASSES);
             let (Some(class), Some(settings)) = (class, settings.get_ref().as_table()) else {
                 let last = CLASSES - 1;
-                self.file.refuse(
-                    number.span(),
-                    format_args!("class.{}: classes are [class.0] to [class.{last}]", number.get_ref()),
-                );
+                let what = format!("class.{}: classes are [class.0] to [class.{last}]", number.get_ref());
+                self.file.refuse(number.span(), what);
                 continue;
             };
             for (key, value) in settings {

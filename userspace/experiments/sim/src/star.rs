@@ -443,12 +443,8 @@ impl Class {
         let Some(QueuePfc { xoff_bytes, xon_bytes }) = self.pfc else { return Ok(()) };
         let limit_bytes = self.limit_bytes.unwrap_or(buffer_bytes).min(buffer_bytes);
         let room = limit_bytes.saturating_sub(MAX_FRAME_BYTES.into());
-        in_range(
-            format!("XOFF of class {tc}, a frame below its queue's limit"),
-            xoff_bytes,
-            0..=room,
-            Unit::Bytes,
-        )?;
+        let what = format!("XOFF of class {tc}, a frame below its queue's limit");
+        in_range(what, xoff_bytes, 0..=room, Unit::Bytes)?;
         in_range(format!("XON of class {tc}"), xon_bytes, 0..=xoff_bytes, Unit::Bytes)
     }
 }

@@ -73,11 +73,8 @@ pub struct Task {
 impl Task {
     /// All workloads, without DCQCN settings, which each candidate adds.
     fn setups(&self) -> Result<Vec<FabricSetup>> {
-        let base = FabricSetup {
-            changes: Vec::new(),
-            duration: self.setup.duration.or(Some(DURATION_NS)),
-            ..self.setup.clone()
-        };
+        let duration = self.setup.duration.or(Some(DURATION_NS));
+        let base = FabricSetup { changes: Vec::new(), duration, ..self.setup.clone() };
         let mut setups = vec![base.clone()];
         for text in &self.also {
             setups.push(other_workload(&base, text).with_context(|| format!("--also {text}"))?);

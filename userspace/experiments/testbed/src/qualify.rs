@@ -298,12 +298,8 @@ impl Bench<'_> {
     }
 
     fn data_plane(&self) -> DataPlane {
-        DataPlane {
-            link_bps: self.config.incast.link_bps,
-            settings: self.settings.clone(),
-            rp: RpLocation::Host,
-            hosts: true,
-        }
+        let (link_bps, settings) = (self.config.incast.link_bps, self.settings.clone());
+        DataPlane { link_bps, settings, rp: RpLocation::Host, hosts: true }
     }
 
     fn incast(&self, checks: &mut Checks) -> Result<()> {

@@ -121,11 +121,8 @@ impl Topology {
             let netlink = Netlink::connect_in(&sender.netns)?;
             netlink.add_neighbour(sender.ifindex, receiver.address, sender.gateway_mac)?;
             receiver_netlink.add_neighbour(receiver.ifindex, sender.address, receiver.gateway_mac)?;
-            let nic = QdiscSpec::Tbf {
-                rate_bps: config.link_bps,
-                burst_bytes: BURST_BYTES,
-                limit_bytes: NIC_QUEUE_BYTES,
-            };
+            let rate_bps = config.link_bps;
+            let nic = QdiscSpec::Tbf { rate_bps, burst_bytes: BURST_BYTES, limit_bytes: NIC_QUEUE_BYTES };
             if hosts == HostSpeed::Link {
                 netlink.replace_root(sender.ifindex, Handle::new(1, 0), &nic)?;
             }

@@ -121,12 +121,8 @@ fn pcapng(frames: &[Vec<u8>], link_type: DataLink, resolution: Option<u8>, per_u
 fn capture_formats_have_equal_times() {
     let frames = frames("rc_write.pcap", 20);
     let at_ns = (AT_NS..).step_by(1_000);
-    let captured = |(time_ns, data): (u64, &Vec<u8>)| Captured {
-        time_ns,
-        length: data.len() as u32,
-        data: data.clone(),
-    };
-    let expected: Vec<_> = at_ns.zip(&frames).map(captured).collect();
+    let captured = |(time_ns, data): (u64, Vec<u8>)| Captured { time_ns, length: data.len() as u32, data };
+    let expected: Vec<_> = at_ns.zip(frames.clone()).map(captured).collect();
     let ethernet = DataLink::ETHERNET;
     for (name, bytes) in [
         ("us.pcap", pcap(&frames, ethernet, TsResolution::MicroSecond, 65_535)),

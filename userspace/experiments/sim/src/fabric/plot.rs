@@ -18,12 +18,8 @@ const ROWS: usize = 32;
 const STEPS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
 pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
-    let title = format!(
-        "{}, {}: {}",
-        count(report.hosts, "host"),
-        count(report.switches, "switch"),
-        count(report.flows, "flow")
-    );
+    let (hosts, switches) = (count(report.hosts, "host"), count(report.switches, "switch"));
+    let title = format!("{hosts}, {switches}: {}", count(report.flows, "flow"));
     let mut charts = vec![slowdown(report)];
     if let Some(samples) = &report.outcome.samples {
         charts.push(depths(report, samples));

@@ -246,10 +246,7 @@ impl FabricSetup {
             Threshold::Bytes(bytes) => (None, Some(bytes)),
         };
         let reordering = (transport.recovery == Recovery::Selective).then_some(transport.reordering);
-        let nscc = match scenario.control {
-            Control::Nscc(nscc) => Some(nscc),
-            Control::Off | Control::Dcqcn => None,
-        };
+        let nscc = if let Control::Nscc(nscc) = scenario.control { Some(nscc) } else { None };
         let watchdog = |watchdog: Watchdog| {
             json!({
                 "detection_ns": watchdog.detection_ns,
@@ -347,11 +344,8 @@ impl FabricSetup {
     /// Settings are inconsistent, a file cannot be read, or a value is out of range.
     pub fn scenario(&self) -> Result<Scenario> {
         let host_rate_bps = self.host_link_bps();
-        let cables = Cables {
-            host_rate_bps,
-            switch_rate_bps: self.switch_link.unwrap_or(host_rate_bps),
-            delay_ns: self.delay_ns(),
-        };
+        let switch_rate_bps = self.switch_link.unwrap_or(host_rate_bps);
+        let cables = Cables { host_rate_bps, switch_rate_bps, delay_ns: self.delay_ns() };
         let class = self.class();
         ensure!(class <= 7, usage(format_args!("class = {class} is out of range: 0 to 7")));
         let topology = self.shape().build(cables)?;
@@ -511,11 +505,8 @@ impl FabricSetup {
         switch.reroute_ns = self.reroute.unwrap_or(switch.reroute_ns);
         switch.watchdog = self.watchdog;
         switch.trim_to = self.trim;
-        let lossless = |loss: &Loss| match loss {
-            Loss::Lossless(pfc) => Some(*pfc),
-            Loss::Lossy(_) => None,
-        };
-        let Some(default) = switch.classes.iter().find_map(|class| lossless(&class.loss)) else { return };
+        let pfc = |class: &Class| if let Loss::Lossless(pfc) = class.loss { Some(pfc) } else { None };
+        let Some(default) = switch.classes.iter().find_map(pfc) else { return };
         let threshold = |alpha| {
             self.threshold.map_or_else(|| Threshold::Alpha(self.alpha.unwrap_or(alpha)), Threshold::Bytes)
         };

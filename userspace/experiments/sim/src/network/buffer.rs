@@ -75,10 +75,8 @@ impl Buffer {
                 xon_offset: pfc.xon_offset_bytes,
             },
         });
-        let own = rules.iter().map(|rule| match rule {
-            Rule::Lossy(_) => 0,
-            Rule::Lossless { headroom, .. } => *headroom,
-        });
+        let own =
+            rules.iter().map(|rule| if let Rule::Lossless { headroom, .. } = rule { *headroom } else { 0 });
         let taken = own.sum::<u64>() * ports as u64;
         let capacity = bytes.checked_sub(taken).filter(|&capacity| capacity != 0).ok_or(taken)?;
         Ok(Self { capacity, used: 0, max_used: 0, rules, groups: vec![Group::default(); ports * CLASSES] })

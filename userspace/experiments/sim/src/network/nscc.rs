@@ -138,13 +138,8 @@ impl Window {
             Some(rtt_ns) => self.measure(law, rtt_ns, marked),
             None => self.average_delay_ns as u64,
         };
-        if self.quick_adapt(
-            law,
-            now_ns,
-            marked,
-            delay_ns > QUICK_TARGETS * law.nscc.target_delay_ns,
-            in_flight_bytes,
-        ) {
+        let is_congested = delay_ns > QUICK_TARGETS * law.nscc.target_delay_ns;
+        if self.quick_adapt(law, now_ns, marked, is_congested, in_flight_bytes) {
             return;
         }
         let is_long = delay_ns >= law.nscc.target_delay_ns;

@@ -451,10 +451,7 @@ impl Switching {
             if let Schedule::Dwrr(weight) = class.schedule {
                 in_range(format!("DWRR weight of class {tc}"), weight.into(), 1..=1_000, Unit::Count)?;
             }
-            let threshold = match class.loss {
-                Loss::Lossy(threshold) => threshold,
-                Loss::Lossless(pfc) => pfc.xoff,
-            };
+            let (Loss::Lossy(threshold) | Loss::Lossless(Pfc { xoff: threshold, .. })) = class.loss;
             if let Threshold::Alpha(alpha) = threshold {
                 let ppm = (alpha * 1e6).clamp(0.0, 1e12) as u64;
                 in_range(format!("alpha of class {tc}"), ppm, 1_000..=1_000_000_000, Unit::PartsPerMillion)?;

@@ -85,10 +85,8 @@ fn single_flow_has_no_slowdown() {
         for bytes in [1, 4_096, 4_097, 100_000, 3_000_001] {
             let mut workload = Workload::new();
             workload.flow(0, 15, 3, bytes, 5 * US);
-            let out = outcome(&Scenario {
-                control: Control::Off,
-                ..Scenario::new(topology.clone().unwrap(), workload, Config::DEFAULT)
-            });
+            let scenario = Scenario::new(topology.clone().unwrap(), workload, Config::DEFAULT);
+            let out = outcome(&Scenario { control: Control::Off, ..scenario });
             let flow = out.flows[0];
             let late_ns = flow.fct_ns.unwrap().abs_diff(flow.ideal_ns);
             // Each node rounds to nanoseconds, and the pacer rounds up.

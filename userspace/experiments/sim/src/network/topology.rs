@@ -171,13 +171,8 @@ impl Topology {
         let mut ports: Vec<Vec<PortSpec>> = vec![Vec::new(); self.nodes() as usize];
         for (number, link) in (0..).zip(&self.links) {
             let [at_a, at_b] = [link.a, link.b].map(|node| ports[node as usize].len() as u16);
-            let end = |peer, peer_port| PortSpec {
-                link: number,
-                peer,
-                peer_port,
-                rate_bps: link.rate_bps,
-                delay_ns: link.delay_ns,
-            };
+            let &Link { rate_bps, delay_ns, .. } = link;
+            let end = |peer, peer_port| PortSpec { link: number, peer, peer_port, rate_bps, delay_ns };
             ports[link.a as usize].push(end(link.b, at_b));
             ports[link.b as usize].push(end(link.a, at_a));
         }

@@ -343,10 +343,8 @@ mod tests {
         let second = good.flow(1, 0, 3, 1_000, 0);
         good.after(second, first, Wait::Delivered);
         assert_eq!(good.validate(2), Ok(()));
-        assert_eq!(
-            good.validate(1).unwrap_err().to_string(),
-            "flow 0: host 1 does not exist: the fabric has hosts 0 to 0"
-        );
+        let refused = good.validate(1).unwrap_err().to_string();
+        assert_eq!(refused, "flow 0: host 1 does not exist: the fabric has hosts 0 to 0");
         let mut cycle = good.clone();
         cycle.after(first, second, Wait::Acknowledged);
         assert_eq!(cycle.validate(2), Err(WorkloadError::Cycle(2)));

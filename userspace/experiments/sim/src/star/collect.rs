@@ -446,10 +446,7 @@ fn bps(bytes: u64, time_ns: f64) -> f64 {
 }
 
 fn hosts(nodes: &[Node]) -> impl Iterator<Item = &Host> {
-    nodes.iter().filter_map(|node| match node {
-        Node::Host(host) => Some(&**host),
-        Node::Switch(_) => None,
-    })
+    nodes.iter().filter_map(|node| if let Node::Host(host) = node { Some(&**host) } else { None })
 }
 
 /// Time from posting a message of a group to its acknowledgement, without other traffic.

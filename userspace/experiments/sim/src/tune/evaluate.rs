@@ -322,12 +322,8 @@ mod tests {
         let one = score();
         let limits = Limits { queue_bytes: Some(1_000_000), pauses: Some(7), drops: Some(3) };
         for simulations in [2, 3, 40] {
-            let score = Score {
-                pauses: 7 * simulations,
-                drops: 3 * simulations,
-                queue_bytes: 1_000_000,
-                ..one.clone()
-            };
+            let (pauses, drops) = (7 * simulations, 3 * simulations);
+            let score = Score { pauses, drops, queue_bytes: 1_000_000, ..one.clone() };
             let bounds = limits.of(simulations, &[]);
             assert!(bounds.excess(&score) == 0.0 && bounds.broken(&score).is_empty());
             let more = Score { pauses: score.pauses + 1, drops: score.drops + 1, ..score };

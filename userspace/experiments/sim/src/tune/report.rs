@@ -36,10 +36,7 @@ pub struct Row {
 impl Row {
     pub(super) fn new(tried: Tried, class: u8, checked: Option<Score>) -> Self {
         let Tried { name, is_preset, is_as_given, settings, config, score } = tried;
-        let is_of_it = |key: &Key| match key {
-            Key::Wred(tc, _) => *tc == usize::from(class),
-            _ => true,
-        };
+        let is_of_it = |key: &Key| !matches!(key, Key::Wred(tc, _) if *tc != usize::from(class));
         let is_set = |key: &Key| settings.changes.iter().any(|change| change.key == *key);
         let keys = Key::all().filter(|key| is_set(key) || (key.in_profiles() && is_of_it(key)));
         let assignments: Vec<Assignment> =

@@ -144,11 +144,8 @@ impl Workload {
                 }
             }
             if rank == hosts {
-                return Err(FileError::new(
-                    &name,
-                    0,
-                    format!("the fabric has hosts for {hosts} ranks only: use a larger one"),
-                ));
+                let what = format!("the fabric has hosts for {hosts} ranks only: use a larger one");
+                return Err(FileError::new(&name, 0, what));
             }
             let bytes = bytes(Path::new(&name))?;
             let known: u64 = traces.iter().map(|(_, nodes)| nodes.len() as u64).sum();
@@ -156,11 +153,8 @@ impl Workload {
         }
         if traces.is_empty() {
             let name = prefix.display().to_string();
-            return Err(FileError::new(
-                &name,
-                0,
-                format!("no trace {name}.0.et: specify the part of the names before the rank"),
-            ));
+            let what = format!("no trace {name}.0.et: specify the part of the names before the rank");
+            return Err(FileError::new(&name, 0, what));
         }
         if let Some((name, _)) = traces.iter().find(|(_, nodes)| nodes.is_empty())
             && traces.iter().flat_map(|(_, nodes)| nodes).any(|node| node.kind == COMM_COLL)
