@@ -264,6 +264,9 @@ impl Setup {
     }
 
     /// The star; with time series if they are written, or if the preset's metrics need them.
+    ///
+    /// # Errors
+    /// Settings are inconsistent.
     pub fn star(&self) -> Result<Star> {
         let mut star = self.star.clone();
         star.sender_rate_bps = self.sender_link_bps.unwrap_or(star.port_rate_bps);
@@ -356,7 +359,10 @@ const UNREAD: [&str; 27] = [
     "wred.N.queue_limit",
 ];
 
-/// Rejects parameters that no simulation reads; the error names the first of them.
+/// Rejects parameters that no simulation reads.
+///
+/// # Errors
+/// Names the first of them.
 pub fn refuse_unread<'c>(changes: impl IntoIterator<Item = &'c Assignment>) -> Result<(), SetupError> {
     match changes.into_iter().map(|change| change.key.to_string()).find(|key| is_unread(key)) {
         Some(key) => Err(SetupError(format!("{key} has no effect in a simulation; omit it"))),
@@ -462,6 +468,9 @@ pub struct Setting {
 
 impl Setting {
     /// Checks that `key` exists and that `text` is a value of it.
+    ///
+    /// # Errors
+    /// The setting is unknown, or the text is not a value of it.
     pub fn new(key: &str, text: &str) -> Result<Self, SetupError> {
         Setup::new(Preset::Incast).set(key, text)?;
         Ok(Self { key: key.to_owned(), text: text.to_owned() })
@@ -485,6 +494,9 @@ impl Setup {
     }
 
     /// Applies one setting; later ones take precedence.
+    ///
+    /// # Errors
+    /// The setting is unknown, or the text is not a value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
         self.given.push(key.to_owned());
         if key == "profile" {

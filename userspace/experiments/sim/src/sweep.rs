@@ -23,6 +23,9 @@ pub trait SimulationSetup: Clone {
     fn without_effect(&self) -> Vec<Requirement>;
 
     /// The simulation that they describe.
+    ///
+    /// # Errors
+    /// Settings are inconsistent, a file cannot be read, or a value is out of range.
     fn simulation(&self) -> Result<Self::Simulation>;
 }
 

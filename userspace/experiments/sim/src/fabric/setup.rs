@@ -222,6 +222,9 @@ impl FabricSetup {
     }
 
     /// A setting and its values, as in `kmax=400KB,1600KB`; values with commas are separated by `;`.
+    ///
+    /// # Errors
+    /// The setting is unknown, or a text is not a value of it.
     pub fn axis(text: &str) -> Result<Axis, SetupError> {
         let separator = if text.contains(';') { ';' } else { ',' };
         let mut probe = Self::default();

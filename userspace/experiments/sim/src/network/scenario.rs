@@ -370,6 +370,9 @@ impl Scenario {
     }
 
     /// Checks every value.
+    ///
+    /// # Errors
+    /// The first violation, with value and allowed range.
     pub fn validate(&self) -> Result<(), SimError> {
         self.topology.validate()?;
         self.workload.validate(self.topology.hosts)?;
