@@ -237,7 +237,7 @@ fn removed_filters_restored_three_times() -> Result<()> {
 fn removed_program_is_restored_and_counted() -> Result<()> {
     let pair = new_pair!();
     pair.a.set_up("lo", true)?;
-    let mut daemon = Daemon::serving(&pair.a, &format!("{HOST}{METRICS}"), "a0")?;
+    let mut daemon = serving(&pair.a, &format!("{HOST}{METRICS}"))?;
     pair.a.set("a0", &["rpg_ai_rate=7mbit"])?;
     for (times, hook) in [(1, "egress"), (2, "ingress")] {
         fs::remove_file(pair.a.pins("a0")?.join(hook))?;
