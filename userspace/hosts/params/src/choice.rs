@@ -18,7 +18,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// Sets `cp_enable`, `np_enable` and `rp_enable` of `config`.
     pub const fn apply(self, config: &mut Config) {
         let (congestion_point, end_points) = match self {
             Self::Host => (0, 1),
@@ -69,7 +68,6 @@ impl QueuesChoice {
     }
 }
 
-/// XDP mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum XdpModeChoice {
@@ -82,7 +80,6 @@ pub enum XdpModeChoice {
     Skb,
 }
 
-/// An unknown word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{word}` is not one of {}{}", .words.join(", "), super::key::did_you_mean(.nearest.as_deref()))]
 pub struct UnknownWord {
@@ -91,7 +88,6 @@ pub struct UnknownWord {
     nearest: Option<String>,
 }
 
-/// Parses one of the words of `T`.
 pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
     T::from_str(word, false).map_err(|_| {
         let words = words::<T>();
@@ -104,7 +100,6 @@ pub(crate) fn words<T: ValueEnum>() -> Vec<String> {
     values.map(|value| value.get_name().to_owned()).collect()
 }
 
-/// The word for `value`.
 pub fn word<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

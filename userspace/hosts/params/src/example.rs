@@ -57,9 +57,7 @@ allow = ["wred.*.kmin = 50KB..500KB", "wred.*.kmax = 200KB..2MB", "rpg_ai_rate"]
 /// A top-level entry of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Name.
     pub key: &'static str,
-    /// Meaning.
     pub doc: &'static str,
     /// Allowed words; empty for a number.
     pub words: fn() -> Vec<String>,
@@ -111,7 +109,6 @@ fn quoted<T: ValueEnum + Default>() -> String {
     format!("\"{}\"", word(&T::default()))
 }
 
-/// The complete example file with the values of `config`.
 pub fn example(config: &Config) -> String {
     let mut text = HEADER.to_owned();
     // Writing into a `String` cannot fail.
@@ -147,7 +144,6 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
     Ok(())
 }
 
-/// The comment above a table.
 fn heading(table: &str) -> String {
     let last = CLASSES - 1;
     match table {

@@ -17,23 +17,19 @@ use super::choice::parse_word;
 use super::key::{Assignment, nearest};
 use super::settings::{Settings, SettingsError};
 
-/// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     /// Line, from 1.
     pub line: usize,
-    /// Description.
     pub message: String,
 }
 
 /// All errors in a file, ordered by line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileErrors {
-    /// Name of the file.
     pub name: String,
     /// At least one, at most twenty.
     pub errors: Vec<FileError>,
-    /// Number of further errors.
     pub more: usize,
 }
 
@@ -117,23 +113,18 @@ pub fn read<T>(
     Err(FileErrors { name: name.to_owned(), errors, more })
 }
 
-/// Check of conditions between settings.
 pub type Check = fn(&Settings) -> Result<(), SettingsError>;
 
-/// A file being parsed.
 pub struct Reader<'a> {
     text: &'a str,
-    /// Settings so far.
     pub settings: Settings,
     errors: Vec<FileError>,
     more: usize,
 }
 
-/// A value with its position.
 pub type Value<'i> = Spanned<DeValue<'i>>;
 
 impl Reader<'_> {
-    /// Records an error at a position of the text.
     pub fn refuse(&mut self, at: Range<usize>, message: impl fmt::Display) {
         if self.errors.len() >= MAX_ERRORS {
             self.more += 1;
@@ -287,7 +278,6 @@ impl Reader<'_> {
         parse(&text).map_err(|error| self.refuse(value.span(), error)).ok()
     }
 
-    /// Parses a word.
     pub fn choice<T: ValueEnum>(&mut self, value: &Value<'_>) -> Option<T> {
         self.parsed(value, parse_word)
     }

@@ -36,11 +36,8 @@ use serde::Serialize;
 pub struct Bottleneck<'c> {
     /// Parameters of the flows and of the link.
     pub config: &'c Config,
-    /// Class of the flows.
     pub tc: usize,
-    /// Rate of the link.
     pub link_bps: u64,
-    /// Number of flows.
     pub flows: u64,
     /// Size of a packet on the wire.
     pub packet_bytes: u64,
@@ -65,7 +62,6 @@ impl<'c> Bottleneck<'c> {
     }
 }
 
-/// A parameter's time in seconds.
 pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
@@ -87,7 +83,6 @@ pub fn bisect(
     low
 }
 
-/// The fixed point of one bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FixedPoint {
     /// The probability p* that a packet is marked, 0 to 1.
@@ -208,9 +203,7 @@ pub fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
 /// Depth of the model's queue in its steady state or oscillation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SteadyState {
-    /// Mean over time.
     pub mean_bytes: f64,
-    /// Standard deviation.
     pub deviation_bytes: f64,
 }
 

@@ -37,7 +37,6 @@ fn is_in(names: &str, spec: &Spec<Scalars>) -> bool {
 }
 
 impl Key {
-    /// Group of the parameter.
     pub fn group(self) -> Group {
         match self {
             Self::Wred(..) | Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) => Group::Wred,
@@ -93,7 +92,6 @@ impl Profile {
     }
 }
 
-/// Defaults of a queue parameter, as text.
 pub fn default_of_queues(spec: &Spec<QueueConfig>) -> String {
     let of = |queue: &QueueConfig| Quantity((spec.get)(queue), spec.unit).to_string();
     let usual = of(&QueueConfig::DEFAULT);

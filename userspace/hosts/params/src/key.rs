@@ -15,7 +15,6 @@ use super::quantity::{self, OutOfRange, QuantityError, in_range};
 /// A parameter of a [`Config`].
 #[derive(Clone, Copy, Debug)]
 pub enum Key {
-    /// A parameter of the attachment.
     Scalar(&'static Spec<Scalars>),
     /// A WRED parameter of a traffic class, below [`CLASSES`].
     Wred(usize, &'static Spec<WredConfig>),
@@ -29,9 +28,7 @@ pub enum Key {
     Pfc(usize, &'static Spec<PfcConfig>),
 }
 
-/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum UnknownKey {
     #[error(
         "unknown parameter `{name}`{}",
@@ -42,9 +39,7 @@ pub enum UnknownKey {
     Row { name: String, table: &'static str, last: usize },
 }
 
-/// Reason why a parameter cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum SetError {
     #[error(transparent)]
     Key(#[from] UnknownKey),
@@ -65,7 +60,6 @@ pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|name| format!(": did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// Ethernet's MTU.
 const MTU_BYTES: u64 = 1_500;
 
 /// Minimum similarity of two names for a suggestion, from 0 to 1.
@@ -143,7 +137,6 @@ impl Key {
         matches!(self, Self::Scalar(spec) if ["pacer", "queues"].contains(&spec.key))
     }
 
-    /// Unit of its values.
     pub const fn unit(self) -> Unit {
         self.properties().unit
     }
@@ -161,13 +154,11 @@ impl Key {
         }
     }
 
-    /// Valid values.
     pub const fn range(self) -> RangeInclusive<u64> {
         let Properties { min, max, .. } = self.properties();
         min..=max
     }
 
-    /// Meaning.
     pub fn doc(self) -> &'static str {
         self.properties().doc.trim()
     }
@@ -182,12 +173,10 @@ impl Key {
         self.get(&Config::DEFAULT)
     }
 
-    /// Default, formatted for people.
     pub fn default_text(self) -> String {
         self.text(&Config::DEFAULT)
     }
 
-    /// Value in `config`.
     pub fn get(self, config: &Config) -> u64 {
         match self {
             Self::Scalar(spec) => (spec.get)(&config.scalars),
@@ -199,7 +188,6 @@ impl Key {
         }
     }
 
-    /// Value in `config`, formatted for people.
     pub fn text(self, config: &Config) -> String {
         Quantity(self.get(config), self.unit()).to_string()
     }
@@ -311,14 +299,11 @@ fn unknown(name: &str) -> UnknownKey {
 /// A parameter and its new value, as in `rpg_ai_rate=40mbit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// Parameter.
     pub key: Key,
-    /// A value in its range.
     pub value: u64,
 }
 
 impl Assignment {
-    /// An assignment of `text` to the parameter called `key`.
     pub fn new(key: &str, text: &str) -> Result<Self, SetError> {
         let key: Key = key.parse()?;
         if key.follows_from_attach() {

@@ -2,6 +2,8 @@
 //!
 //! The tables of [`dcqcn_common::params`] define the parameters; this crate is derived from them.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 mod choice;
 mod example;
 pub mod file;

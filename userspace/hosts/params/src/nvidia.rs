@@ -37,20 +37,16 @@ struct Entry {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zero {
-    /// 0.
     Same,
     /// The lowest valid value: the firmware has no lower limit.
     Lowest,
-    /// A fixed value.
     Is(u64),
 }
 
 const US: u64 = 1_000;
 const MBIT: u64 = 1_000_000;
-/// Unit of `rpg_byte_reset`.
 const BYTE_RESET_UNIT: u64 = 64;
 
-/// Largest value of a field of 17 bits.
 const BITS_17: u64 = (1 << 17) - 1;
 
 impl Entry {
@@ -104,7 +100,6 @@ const NP: [Entry; 3] = [
     entry("cnp_802p_prio", "np_cnp_prio", 1, Zero::Same, 7),
 ];
 
-/// Result of an import.
 #[derive(Clone, Debug, Default)]
 pub struct Import {
     /// Changes, each with its file.
@@ -120,15 +115,12 @@ pub struct Import {
 /// A setting that is not imported unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// File.
     pub file: PathBuf,
     /// Cause, or the value used instead.
     pub reason: String,
 }
 
-/// Reason why a directory cannot be imported.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(
         "{}: contains neither roce_rp nor roce_np nor a known parameter; specify their parent directory, such as \
@@ -332,7 +324,6 @@ pub struct Export {
     pub notes: Vec<String>,
 }
 
-/// The firmware's parameters for `config`.
 pub fn export(config: &Config) -> Export {
     let mut notes = Vec::new();
     if config.scalars.rp_variant != RP_VARIANT_FIRMWARE {

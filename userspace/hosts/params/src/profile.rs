@@ -26,9 +26,7 @@ pub enum Profile {
     Auto,
 }
 
-/// Reason why a profile does not support a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum ProfileError {
     #[error("profile `{0}` depends on the link's rate, which is unknown; set it, as in `link_rate=200mbit`")]
     NoRate(&'static str),

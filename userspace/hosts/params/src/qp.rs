@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::QpId;
 
-/// The QP `qpn` at `address`.
 pub const fn qp_id(address: IpAddr, qpn: u32) -> QpId {
     let addr = match address {
         IpAddr::V4(v4) => mapped(v4.octets()),

@@ -16,7 +16,6 @@ pub struct QuantityError {
     unit: Unit,
 }
 
-/// A quantity outside its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} = {} is out of range: {allowed}", Quantity(*value, allowed.unit))]
 pub struct OutOfRange {

@@ -74,7 +74,6 @@ pub fn schema() -> Value {
     })
 }
 
-/// The daemon's sections.
 fn sections() -> impl Iterator<Item = (String, Value)> {
     let path = "^/";
     let bounds = text(".", "A parameter or pattern, with or without bounds: wred.*.kmin = 50KB..500KB.");

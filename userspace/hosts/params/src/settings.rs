@@ -11,19 +11,13 @@ use super::profile::{Profile, ProfileError};
 /// Settings; absent ones have their default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Role of the interface.
     pub role: Option<Role>,
-    /// Profile to start from.
     pub profile: Option<Profile>,
     /// Other interface of an inline attachment.
     pub inline: Option<String>,
-    /// Qdisc that enforces departure times.
     pub pacer: Option<PacerChoice>,
-    /// Qdisc with the port's queues.
     pub queues: Option<QueuesChoice>,
-    /// XDP mode.
     pub xdp_mode: Option<XdpModeChoice>,
-    /// Flows per table.
     pub flows: Option<u32>,
     /// Log one in this many packets; `None` = none.
     pub log_packets: Option<u32>,
@@ -34,9 +28,7 @@ pub struct Settings {
 /// Properties of an interface that are known without settings: detected when attaching, or active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DetectedLink {
-    /// Rate of the link, in bit/s.
     pub link_rate_bps: Option<u64>,
-    /// Bytes that the wire adds to a frame.
     pub wire_overhead_bytes: u64,
     /// `np_other_host`: it forwards frames for other hosts, as a bridge port does.
     pub other_host: bool,
@@ -44,9 +36,7 @@ pub struct DetectedLink {
     pub queue_limit_bytes: u64,
 }
 
-/// Reason why settings are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum SettingsError {
     #[error(transparent)]
     Profile(#[from] ProfileError),

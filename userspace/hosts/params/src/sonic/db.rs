@@ -14,7 +14,6 @@ use serde_json::{Map, Value};
 
 /// Reason why a file cannot be used, with position and expectation.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error("cannot parse {file}: {source}")]
     Json { file: String, source: serde_json::Error },
@@ -29,7 +28,6 @@ pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
 /// An object: tables of a file, rows of a table, or fields of a row.
 pub(super) type Fields = Map<String, Value>;
 
-/// Imported tables.
 const TABLES: &str = "BUFFER_PG BUFFER_PROFILE CABLE_LENGTH DEVICE_METADATA DSCP_TO_TC_MAP MAP_PFC_PRIORITY_TO_QUEUE \
                       PFC_WD PORT PORT_QOS_MAP QUEUE SCHEDULER TC_TO_QUEUE_MAP WRED_PROFILE";
 
@@ -197,14 +195,12 @@ impl<'de> Visitor<'de> for Consistent {
     }
 }
 
-/// Value of a numeric field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
     /// The field is absent, or a placeholder.
     Absent,
     /// A whole number outside the parameter's range.
     Outside,
-    /// A number in range.
     Is(u64),
 }
 

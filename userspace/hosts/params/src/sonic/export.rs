@@ -9,10 +9,8 @@ use super::db::{Error, Fields, Result};
 /// Name of the exported maps.
 const MAP: &str = "DCQCN";
 
-/// Result of an export.
 #[derive(Clone, Debug)]
 pub struct Export {
-    /// Tables for `config_db.json`.
     pub tables: Value,
     /// Parameters that SONiC supports approximately or not at all.
     pub notes: Vec<String>,

@@ -17,12 +17,10 @@ use super::db::{Database, Fields, Number, Result, Row, is_imported, short};
 use crate::{Assignment, Key};
 use values::{Marking, drops_non_ect, green_fields, mark_thresholds};
 
-/// Result of an import for a port.
 #[derive(Clone, Debug, Default)]
 pub struct Import {
     /// Settings, each with its source.
     pub settings: Vec<(String, Assignment)>,
-    /// Fields that are not imported.
     pub unmapped: Vec<Unmapped>,
     /// Likely mistakes in the request.
     pub warnings: Vec<String>,
@@ -31,13 +29,10 @@ pub struct Import {
 /// A field or row that is not imported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unmapped {
-    /// Table.
     pub table: String,
     /// Row; `*` for all.
     pub key: String,
-    /// Fields.
     pub fields: Vec<String>,
-    /// Cause.
     pub reason: String,
 }
 

@@ -118,7 +118,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Maximum bytes of a parameter.
 const MAX_BYTES: u64 = 1_000_000_000;
 /// Imported fields of a profile: SONiC's name, and the parameter's.
 const PROFILE_FIELDS: [(&str, &str); 3] = [("xon", "xon"), ("static_th", "xoff"), ("xoff", "headroom")];
