@@ -56,78 +56,8 @@ impl Plan {
         may_interrupt: bool,
         sibling: impl FnOnce() -> Option<u32>,
     ) -> Result<Self, Error> {
-        let Request { iface, settings } = request;
-        let link = netlink.link(iface)?;
-        let peer = settings.inline.as_deref().map(|peer| netlink.link(peer)).transpose()?;
-        refuse_interfaces(&link, peer.as_ref())?;
-        let mut notes = Vec::new();
-        let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
-        let (found, link_rate_from) =
-            detect(netlink, links, &link, peer.as_ref(), role, settings, &mut notes)?;
-        let speed_bps = settings.link_rate_bps().or(found.link_rate_bps);
-        let by_speed = Profile::Auto.for_link(speed_bps);
-        let chosen = settings.profile.filter(|profile| *profile != Profile::Auto);
-        let profile = chosen.unwrap_or(by_speed);
-        if chosen.is_none() {
-            notes.push(format!("profile {} by link speed", word(&profile)));
-        }
-        let settings = Settings { role: Some(role), profile: Some(profile), ..settings.clone() };
-        let mut config = settings.config_on(&found)?;
-        let is_end = config.scalars.np_enable != 0 || config.scalars.rp_enable != 0;
-        refuse_functions(&link, &config)?;
-        if is_end {
-            notes.extend(hosts_of_same_packets(state_dir, links, &link)?);
-        }
-        let (pacer, queues) = choose_qdiscs(&link, &settings, &mut config, &mut notes)?;
-        config.validate()?;
-        let programs = settings.programs(&config);
-        let tc_mode = match (peer.is_some(), probe::has_tcx(link.index)) {
-            (true, _) => "none",
-            (false, true) => "tcx",
-            (false, false) => "clsact",
-        };
-        let fills_tables = is_end || config.scalars.fast_cnp != 0 || role == Role::Host;
-        let sizes = choose_sizes(settings.flows, fills_tables, speed_bps, pacer, &mut notes);
-        let mut info = Info {
-            iface: iface.clone(),
-            ifindex: link.index,
-            netns_cookie: state_dir.cookie,
-            inline_peer: settings.inline.clone(),
-            peer_ifindex: peer.as_ref().map(|peer| peer.index),
-            role,
-            profile: Some(profile),
-            pacer: word(&pacer),
-            queues: word(&queues),
-            xdp_mode: "none".into(),
-            tc_mode: tc_mode.into(),
-            programs: programs.iter().map(|&name| name.to_owned()).collect(),
-            rp_flows: sizes.rp_flows,
-            np_flows: sizes.np_flows,
-            version: env!("CARGO_PKG_VERSION").into(),
-            object: String::new(),
-            log_packets: settings.log_packets,
-            layout_version: LAYOUT_VERSION,
-            attached_at_ns: boottime_ns(),
-            notes,
-            link_rate_from,
-            link_rate_found_bps: (link_rate_from != LinkRateFrom::Given)
-                .then_some(config.scalars.link_rate_bps),
-            options: Some(request.settings.options().map(|(key, value)| (key.to_owned(), value)).collect()),
-            derived: Some(DerivedDefaults {
-                link_rate_bps: config.scalars.link_rate_bps,
-                wire_overhead_bytes: found.wire_overhead_bytes,
-                other_host: found.other_host,
-                queue_limit_bytes: found.queue_limit_bytes,
-                profile: by_speed,
-            }),
-        };
-        info.object = takeover::object_id(info.which()).to_owned();
-        let xdp_mode = settings.xdp_mode.unwrap_or_default();
-        let xdp_mode = match &peer {
-            Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes)?,
-            None => xdp_mode,
-        };
-        info.check(&config)?;
+        let Choices { link, peer, config, sizes, pacer, queues, xdp_mode, mut info } =
+            choose(state_dir, netlink, links, request)?;
         let Qdiscs { placement, queues_at, replaced } =
             place_qdiscs(netlink, &link, &config, pacer, queues, &mut info.notes)?;
         if replaced.is_some() && !may_interrupt {
@@ -138,17 +68,125 @@ impl Plan {
             probe::check_interrupt(netlink, &link, what, rp_flows)?;
         }
         // After the refusals above, so that a refused request uses no slot.
-        let has_flows = programs.contains(&"ingress");
+        let has_flows = info.programs.iter().any(|name| name == "ingress");
         let sibling = if has_flows { sibling() } else { None };
         if has_flows && sibling.is_none() {
             info.notes.push(format!(
-                "CNPs for flows of {iface} that arrive on another interface are ignored: {SIBLINGS} interfaces already hand CNPs on"
+                "CNPs for flows of {} that arrive on another interface are ignored: {SIBLINGS} interfaces already hand CNPs on",
+                info.iface
             ));
         }
         let steps = steps(netlink, links, &info, replaced, xdp_mode, sibling)?;
         let devices = devices(links, &link, peer.as_ref(), &steps);
         Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, devices, steps })
     }
+}
+
+/// Choices that the request and the interfaces determine, before any position or step.
+struct Choices {
+    link: Link,
+    peer: Option<Link>,
+    config: Config,
+    sizes: Sizes,
+    pacer: PacerChoice,
+    queues: QueuesChoice,
+    xdp_mode: XdpModeChoice,
+    info: Info,
+}
+
+fn choose(
+    state_dir: &StateDir,
+    netlink: &Netlink,
+    links: &[Link],
+    request: &Request,
+) -> Result<Choices, Error> {
+    let Request { iface, settings } = request;
+    let link = netlink.link(iface)?;
+    let peer = settings.inline.as_deref().map(|peer| netlink.link(peer)).transpose()?;
+    refuse_interfaces(&link, peer.as_ref())?;
+    let mut notes = Vec::new();
+    let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
+    let (found, link_rate_from) = detect(netlink, links, &link, peer.as_ref(), role, settings, &mut notes)?;
+    let speed_bps = settings.link_rate_bps().or(found.link_rate_bps);
+    let by_speed = Profile::Auto.for_link(speed_bps);
+    let chosen = settings.profile.filter(|profile| *profile != Profile::Auto);
+    let profile = chosen.unwrap_or(by_speed);
+    if chosen.is_none() {
+        notes.push(format!("profile {} by link speed", word(&profile)));
+    }
+    let settings = Settings { role: Some(role), profile: Some(profile), ..settings.clone() };
+    let (config, pacer, queues) = choose_config(state_dir, links, &link, &settings, &found, &mut notes)?;
+    let fills_tables = is_end(&config) || config.scalars.fast_cnp != 0 || role == Role::Host;
+    let sizes = choose_sizes(settings.flows, fills_tables, speed_bps, pacer, &mut notes);
+    let tc_mode = match (peer.is_some(), probe::has_tcx(link.index)) {
+        (true, _) => "none",
+        (false, true) => "tcx",
+        (false, false) => "clsact",
+    };
+    let mut info = Info {
+        iface: iface.clone(),
+        ifindex: link.index,
+        netns_cookie: state_dir.cookie,
+        inline_peer: settings.inline.clone(),
+        peer_ifindex: peer.as_ref().map(|peer| peer.index),
+        role,
+        profile: Some(profile),
+        pacer: word(&pacer),
+        queues: word(&queues),
+        xdp_mode: "none".into(),
+        tc_mode: tc_mode.into(),
+        programs: settings.programs(&config).iter().map(|&name| name.to_owned()).collect(),
+        rp_flows: sizes.rp_flows,
+        np_flows: sizes.np_flows,
+        version: env!("CARGO_PKG_VERSION").into(),
+        object: String::new(),
+        log_packets: settings.log_packets,
+        layout_version: LAYOUT_VERSION,
+        attached_at_ns: boottime_ns(),
+        notes,
+        link_rate_from,
+        link_rate_found_bps: (link_rate_from != LinkRateFrom::Given).then_some(config.scalars.link_rate_bps),
+        options: Some(request.settings.options().map(|(key, value)| (key.to_owned(), value)).collect()),
+        derived: Some(DerivedDefaults {
+            link_rate_bps: config.scalars.link_rate_bps,
+            wire_overhead_bytes: found.wire_overhead_bytes,
+            other_host: found.other_host,
+            queue_limit_bytes: found.queue_limit_bytes,
+            profile: by_speed,
+        }),
+    };
+    info.object = takeover::object_id(info.which()).to_owned();
+    let xdp_mode = settings.xdp_mode.unwrap_or_default();
+    let xdp_mode = match &peer {
+        Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes)?,
+        None => xdp_mode,
+    };
+    info.check(&config)?;
+    Ok(Choices { link, peer, config, sizes, pacer, queues, xdp_mode, info })
+}
+
+/// Parameters, with pacer and queues, on which they depend.
+fn choose_config(
+    state_dir: &StateDir,
+    links: &[Link],
+    link: &Link,
+    settings: &Settings,
+    found: &DetectedLink,
+    notes: &mut Vec<String>,
+) -> Result<(Config, PacerChoice, QueuesChoice), Error> {
+    let mut config = settings.config_on(found)?;
+    refuse_functions(link, &config)?;
+    if is_end(&config) {
+        notes.extend(hosts_of_same_packets(state_dir, links, link)?);
+    }
+    let (pacer, queues) = choose_qdiscs(link, settings, &mut config, notes)?;
+    config.validate()?;
+    Ok((config, pacer, queues))
+}
+
+/// Whether the interface is an end of connections.
+const fn is_end(config: &Config) -> bool {
+    config.scalars.np_enable != 0 || config.scalars.rp_enable != 0
 }
 
 /// Properties of the interface, and the source of its link rate.
