@@ -21,23 +21,14 @@ pub struct Contents {
 impl Log {
     /// Reads the log with its rotated files, unless they are compressed; one that does not exist is empty.
     pub fn read(&self) -> Result<Contents, Error> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| Error { path, source }
-        };
-        let (rotated, compressed) = self.rotated().map_err(failed(&self.directory))?;
+        let (rotated, compressed) = self.rotated().map_err(at(&self.directory))?;
         let mut contents = Contents { compressed, ..Contents::default() };
         for path in rotated.into_iter().chain([self.path()]) {
-            match File::open(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                file => {
-                    let file = file.map_err(failed(&path))?;
-                    let part = lines(BufReader::new(file)).map_err(failed(&path))?;
-                    contents.entries.extend(part.entries);
-                    if path == self.path() {
-                        contents.unreadable = part.unreadable;
-                    }
-                }
+            let Some(file) = open(&path)? else { continue };
+            let part = lines(BufReader::new(file)).map_err(at(&path))?;
+            contents.entries.extend(part.entries);
+            if path == self.path() {
+                contents.unreadable = part.unreadable;
             }
         }
         contents.remove_completed_intents();
@@ -77,19 +68,16 @@ impl Log {
 
     /// Reads the last `bytes` of the log, skipping an incomplete first line; line numbers start there.
     pub fn tail(&self, bytes: u64) -> Result<Contents, Error> {
-        let failed = |source| Error { path: self.path(), source };
-        let mut file = match File::open(self.path()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contents::default()),
-            file => file.map_err(failed)?,
-        };
-        let len = file.metadata().map_err(failed)?.len();
+        let failed = at(&self.path());
+        let Some(mut file) = open(&self.path())? else { return Ok(Contents::default()) };
+        let len = file.metadata().map_err(&failed)?.len();
         let from = len.saturating_sub(bytes);
         // The byte before shows whether a line starts there.
-        file.seek(SeekFrom::Start(from.saturating_sub(1))).map_err(failed)?;
+        file.seek(SeekFrom::Start(from.saturating_sub(1))).map_err(&failed)?;
         // Stop at the size at open: a busy writer must not starve the reader.
         let mut tail = BufReader::new(file.take(bytes + 1));
         if from > 0 {
-            tail.skip_until(b'\n').map_err(failed)?;
+            tail.skip_until(b'\n').map_err(&failed)?;
         }
         let mut contents = lines(tail).map_err(failed)?;
         contents.remove_completed_intents();
@@ -153,22 +141,20 @@ pub struct Follow {
 impl Follow {
     /// Starts at the current end of `log`.
     pub fn new(log: Log) -> Result<Self, Error> {
-        let file = match open(&log)? {
-            Some(file) => {
-                let len = file.metadata().map_err(at(&log))?.len();
-                Some((file, len))
-            }
-            None => None,
+        let at_end = |file: File| {
+            let len = file.metadata()?.len();
+            Ok((file, len))
         };
+        let file = open(&log.path())?.map(at_end).transpose().map_err(at(&log.path()))?;
         Ok(Self { log, file })
     }
 
     /// The entries appended since the last call, first those of a file that was rotated since. Malformed
     /// lines are skipped; an incomplete line is left for the next call.
     pub fn read(&mut self) -> Result<Vec<Entry>, Error> {
-        let failed = at(&self.log);
+        let failed = at(&self.log.path());
         let mut found = Vec::new();
-        let current = open(&self.log)?;
+        let current = open(&self.log.path())?;
         let inode = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
         let has_same = match (&self.file, &current) {
             (Some((old, _)), Some(new)) => inode(old).map_err(&failed)? == inode(new).map_err(&failed)?,
@@ -187,17 +173,16 @@ impl Follow {
     }
 }
 
-/// The log file; `None` if it does not exist.
-fn open(log: &Log) -> Result<Option<File>, Error> {
-    match File::open(log.path()) {
-        Ok(file) => Ok(Some(file)),
+/// The file; `None` if it does not exist.
+fn open(path: &Path) -> Result<Option<File>, Error> {
+    match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(at(log)(error)),
+        file => file.map(Some).map_err(at(path)),
     }
 }
 
-fn at(log: &Log) -> impl Fn(io::Error) -> Error + use<> {
-    let path = log.path();
+fn at(path: &Path) -> impl Fn(io::Error) -> Error + use<> {
+    let path = path.to_owned();
     move |source| Error { path: path.clone(), source }
 }
 
