@@ -198,12 +198,13 @@ pub fn main() -> ExitCode {
     if is_called("ecnconfig") {
         let args = ecnconfig::EcnconfigArgs::parse();
         log_to_stderr();
-        return run(args.wants_json(), None, |out| args.run(out));
+        return run(args.json, None, |out| args.run(out));
     }
     CompleteEnv::with_factory(described).complete();
     let cli = Cli::read();
     let (json, netns) = (cli.json, cli.netns.clone());
-    if !matches!(&cli.command, Command::Run(args) if args.has_own_log()) {
+    // The daemon configures its own log.
+    if !matches!(&cli.command, Command::Run(args) if !args.metrics_only) {
         log_to_stderr();
     }
     run(json, netns.as_deref(), |out| cli.run(out))

@@ -50,7 +50,7 @@ Examples:
   ecnconfig -p eth1:3 -gmin 1048576 -gmax 2097152 -gdrop 5
   ecnconfig -q 3
   ecnconfig -q 3,4 on")]
-struct Flags {
+pub(super) struct EcnconfigArgs {
     #[arg(short)]
     list: bool,
     #[arg(short, value_name = "PROFILE", conflicts_with_all = ["list", "queues"])]
@@ -81,7 +81,7 @@ struct Flags {
     #[arg(short, action = clap::ArgAction::Count)]
     verbose: u8,
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -114,23 +114,12 @@ impl std::str::FromStr for Target {
 /// Multi-letter flags that ecnconfig writes with one dash.
 const LONG: [&str; 9] = ["-gmin", "-gmax", "-gdrop", "-ymin", "-ymax", "-ydrop", "-rmin", "-rmax", "-rdrop"];
 
-/// Parsed command line.
-#[derive(Debug)]
-pub(super) struct EcnconfigArgs(Flags);
-
 impl EcnconfigArgs {
     /// Parses the command line of this process, or exits with a usage error.
     pub(super) fn parse() -> Self {
-        let flags = Flags::read(std::env::args_os());
-        Self(flags.unwrap_or_else(|error| error.format(&mut Flags::command()).exit()))
+        Self::read(std::env::args_os()).unwrap_or_else(|error| error.format(&mut Self::command()).exit())
     }
 
-    pub(super) const fn wants_json(&self) -> bool {
-        self.0.json
-    }
-}
-
-impl Flags {
     fn read(words: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
         let word = |word: OsString| match word.to_str() {
             Some(text) if LONG.iter().any(|flag| *flag == text.split('=').next().unwrap_or(text)) => {
@@ -192,22 +181,21 @@ fn wred(tc: usize, name: &str) -> Result<Key, UnknownKey> {
 
 impl EcnconfigArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self(flags) = self;
-        flags.check()?;
-        let verbose = flags.verbose >= 2;
-        if let Some(Target { iface, tc }) = flags.profile.clone() {
+        self.check()?;
+        let verbose = self.verbose >= 2;
+        if let Some(Target { iface, tc }) = self.profile.clone() {
             let classes = tc.map_or(0..CLASSES, |tc| tc..tc + 1);
             let iface = targets::resolve_altname(iface);
             let changes = targets::change(&[iface], ChangeMode::Lasting, |_, config| {
-                classes.clone().try_for_each(|tc| flags.apply(tc, config))
+                classes.clone().try_for_each(|tc| self.apply(tc, config))
             })?;
-            let ignored = flags.without_effect().iter().any(Option::is_some);
+            let ignored = self.without_effect().iter().any(Option::is_some);
             return out.show(&Report::Changed { changed: ChangeReport::of_differences(&changes), ignored });
         }
         let ifaces = targets::names(Vec::new(), true)?;
-        if let Some(switch) = flags.switch {
+        if let Some(switch) = self.switch {
             let changes = targets::change(&ifaces, ChangeMode::Lasting, |_, config| {
-                classes_of(config, &flags.queues)
+                classes_of(config, &self.queues)
                     .try_for_each(|tc| Ok(wred(tc, "ecn")?.set(config, u64::from(switch == Switch::On))?))
             })?;
             return out
@@ -218,7 +206,7 @@ impl EcnconfigArgs {
             let config = attach::open(&iface)?.maps.params()?.config;
             configs.push((iface, config));
         }
-        let report = if flags.list { list(&configs, verbose) } else { queues(&configs, &flags.queues) };
+        let report = if self.list { list(&configs, verbose) } else { queues(&configs, &self.queues) };
         out.show(&report)
     }
 }

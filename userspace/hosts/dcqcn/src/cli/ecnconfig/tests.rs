@@ -1,7 +1,7 @@
 use super::*;
 
-fn read(line: &str) -> Result<Flags, clap::Error> {
-    Flags::read(line.split(' ').map(OsString::from))
+fn read(line: &str) -> Result<EcnconfigArgs, clap::Error> {
+    EcnconfigArgs::read(line.split(' ').map(OsString::from))
 }
 
 #[test]
