@@ -62,18 +62,14 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
 const SOCKET_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Options of the daemon.
 #[derive(Debug)]
 pub struct Options {
-    /// Interfaces to manage.
     pub source: Source,
-    /// Detach the managed interfaces on exit.
     pub detach_on_exit: bool,
     /// Accept a changed file that drops every managed interface.
     pub allow_empty: bool,
 }
 
-/// Source of the interfaces to manage.
 #[derive(Debug)]
 pub enum Source {
     /// A configuration file, watched since before it was read.

@@ -12,7 +12,6 @@ use dcqcn_params::FileErrors;
 /// Error of the daemon, of a task, or of copying the kernel's QPs to the data plane.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(transparent)]
     Net(#[from] dcqcn_netlink::Error),

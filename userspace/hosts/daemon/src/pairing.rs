@@ -19,7 +19,6 @@ pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::E
     maps.record(EventKind::FlowPaired, *id, monotonic_ns(), [pair.qpn.into(), pair.source.into()])
 }
 
-/// Table of active pairs.
 pub(crate) trait Table {
     fn get(&self, id: &QpId) -> Result<Option<Pair>, dataplane::Error>;
     fn set(&mut self, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error>;

@@ -15,12 +15,10 @@ use crate::daemon::depths::DepthSamples;
 /// on an emulated one. A restart would only run it again.
 const WORKER_FACTOR: u64 = 10;
 
-/// Published state of the daemon.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     /// All interfaces in the file have been processed once.
     pub(crate) is_ready: bool,
-    /// Managed interfaces.
     pub(crate) served: Vec<String>,
     /// Interfaces that cannot be managed, with causes.
     pub(crate) failing: Vec<Failing>,
@@ -149,7 +147,6 @@ pub(crate) type Tasks = Vec<(&'static str, Arc<TaskHealth>)>;
 pub(crate) struct TaskHealth {
     /// Start of the current run, CLOCK_MONOTONIC; 0 while idle.
     busy_since_ns: AtomicU64,
-    /// Current interface.
     at: Mutex<String>,
     /// Number of interfaces with this task.
     pub(crate) interfaces: AtomicU64,

@@ -25,9 +25,7 @@ use super::repair::Repair;
 use super::serving::Metrics;
 use crate::error::{Context as _, Error};
 
-/// Default path of the file.
 pub const DEFAULT_PATH: &str = "/etc/dcqcn/dcqcn.toml";
-/// Range of the idle time.
 const IDLE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
 
 /// Maximum number of `[[interface]]`, each of which includes the common settings: a file may come from a client.
@@ -35,7 +33,6 @@ const MAX_INTERFACES: usize = 4_096;
 /// Maximum number of flows per interface with their own metrics.
 const MAX_TOP_QPS: usize = 1_000;
 
-/// Log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Text, one event per line.
@@ -45,7 +42,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// Settings for all interfaces, which those of `interfaces` include.
@@ -56,7 +52,6 @@ pub struct Config {
     pub metrics: Option<Metrics>,
     /// Idle time after which a flow is removed; `None` = never.
     pub age_idle: Option<Duration>,
-    /// Log format.
     pub log_format: Option<LogFormat>,
     /// Log filter, in the syntax of `DCQCN_LOG`.
     pub log_filter: Option<String>,
@@ -73,9 +68,7 @@ pub struct Config {
 /// One `[[interface]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Interfaces that it matches.
     pub selector: Selector,
-    /// Options of the attachment.
     pub settings: Settings,
     /// Repair of parts that another program removed; `None` = [`Repair::default`].
     pub repair: Option<Repair>,

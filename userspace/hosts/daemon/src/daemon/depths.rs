@@ -30,7 +30,6 @@ const ACTIVE_NS: u64 = 5_000_000_000;
 struct Sampler {
     port: Arc<Port>,
     settings: Arc<Settings>,
-    /// Time of the next reading of flows.
     flows_at: Instant,
 }
 
@@ -119,7 +118,6 @@ fn flows(params: &Params, set: impl Fn(u32) -> Result<RpSet, dataplane::Error>) 
 /// Time for which sampling continues after a request, in nanoseconds.
 const DEMAND_NS: u64 = 10_000_000_000;
 
-/// Samples of an interface since the first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Depths {
     /// Samples by depth of the deepest queue, in percent of its Kmax; see [`QUEUE_PERCENT`].

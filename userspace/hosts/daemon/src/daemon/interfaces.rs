@@ -108,7 +108,6 @@ pub(super) struct ManagedInterfaces {
     leaving: BTreeMap<Id, FailedDetach>,
     /// Interfaces in the file that do not exist.
     absent: BTreeSet<String>,
-    /// Attachments at the last check.
     seen: BTreeSet<Id>,
     /// RDMA devices at the last check, if the file matches by them: they appear without a link notification.
     rdma: Vec<RdmaDevice>,
@@ -547,7 +546,6 @@ impl ManagedInterfaces {
         true
     }
 
-    /// Retries detaching interfaces dropped from the file.
     fn retry_leaving(&mut self, host_state: &HostState) {
         let is_wanted = |info: &Info| {
             let now = host_state.interfaces.iter().find(|interface| interface.index == info.ifindex);

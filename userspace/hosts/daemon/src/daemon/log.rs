@@ -15,7 +15,6 @@ use crate::error::{Context as _, Result};
 type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
 type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
 
-/// The initialised log.
 pub struct Log {
     filter: Handle<Targets, Registry>,
     lines: Handle<Lines, Filtered>,

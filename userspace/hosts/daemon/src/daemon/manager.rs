@@ -35,7 +35,6 @@ pub(super) fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-/// Repeats a pending `READY=1`.
 pub(super) fn catch_up() {
     if READY_PENDING.swap(false, Ordering::Relaxed) {
         notify(&[NotifyState::Ready]);

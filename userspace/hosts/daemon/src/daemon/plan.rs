@@ -102,7 +102,6 @@ pub(super) struct Reload {
     pub(super) change: Vec<Id>,
     /// To attach again, by name.
     pub(super) attach: Vec<String>,
-    /// Whether the metrics server changes.
     pub(super) listen: bool,
 }
 

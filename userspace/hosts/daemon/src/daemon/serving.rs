@@ -17,10 +17,8 @@ use crate::metrics::{self, Exporter};
 /// Interval between attempts to bind an address.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Settings of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// Address.
     pub listen: SocketAddr,
     /// Number of flows per interface with their own metrics, the busiest ones.
     pub top_qps: usize,

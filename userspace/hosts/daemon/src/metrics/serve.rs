@@ -27,7 +27,6 @@ dcqcn
 /readyz   readiness: all configured interfaces attached and complete
 ";
 
-/// The server.
 #[derive(Default)]
 pub struct Exporter {
     top_qps: AtomicUsize,

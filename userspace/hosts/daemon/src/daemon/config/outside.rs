@@ -12,17 +12,14 @@ use nix::unistd::Group;
 
 use super::{Config, Interface, section};
 
-/// Default path of the persisted override.
 const STATE: &str = "/var/lib/dcqcn/fleet.json";
 /// Longest path of a socket: `sun_path` ends in a zero.
 const MAX_SOCKET_BYTES: usize = 107;
 /// Words of `allow` besides parameters: attach options of `[[interface]]`, and interfaces that the file lacks.
 const WORDS: [&str; 8] = ["interface", "inline", "role", "profile", "pacer", "queues", "xdp_mode", "flows"];
 
-/// The control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Path.
     pub socket: PathBuf,
     /// Group with access; `None` = root only.
     pub group: Option<String>,
@@ -38,7 +35,6 @@ impl Control {
 /// Allowed remote changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Path of the persisted override.
     pub(crate) state: PathBuf,
     allow: Vec<Allowed>,
 }
