@@ -71,6 +71,17 @@ pub(super) fn active(pin: &Path) -> Result<Active, Error> {
     Lazy::<Array<MapData, Active>>::open("ACTIVE", |_| Ok(Source::Pin(pin.to_owned())))?.read(0)
 }
 
+/// The first `N` elements of an array.
+fn read_all<T: Copy + Default, const N: usize>(
+    read: impl Fn(u32) -> Result<T, Error>,
+) -> Result<[T; N], Error> {
+    let mut all = [T::default(); N];
+    for (index, value) in (0..).zip(&mut all) {
+        *value = read(index)?;
+    }
+    Ok(all)
+}
+
 impl Maps {
     pub fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
         Self::open(|name| Ok(Source::Open(ebpf.take_map(in_object(name)).ok_or(Error::Missing(name))?)))
@@ -186,11 +197,7 @@ impl Maps {
 
     /// "Empty at" of every virtual queue, eight per port; see [`Self::queue`].
     pub fn queues(&self) -> Result<[u64; QUEUES as usize], Error> {
-        let mut queues = [0; QUEUES as usize];
-        for (index, empty_at) in (0..).zip(&mut queues) {
-            *empty_at = self.queue(index)?;
-        }
-        Ok(queues)
+        read_all(|index| self.queue(index))
     }
 
     /// One flow of the RP table, read consistently; `None` if the slot is empty.
@@ -304,10 +311,7 @@ impl Maps {
 
     /// Timestamps shared by all CPUs, indexed by `Time`.
     pub fn times(&self) -> Result<[u64; TIMES as usize], Error> {
-        let mut times = [0; TIMES as usize];
-        for (index, time) in (0..).zip(&mut times) {
-            *time = self.times.read(index)?;
-        }
+        let mut times: [u64; TIMES as usize] = read_all(|index| self.times.read(index))?;
         times[Time::Pairs as usize] = self.pairs_ns.read(0)?;
         Ok(times)
     }
@@ -379,11 +383,7 @@ impl Maps {
 
     /// Last stored backlogs, indexed like [`Self::queues`].
     pub fn backlogs(&self) -> Result<[Backlog; QUEUES as usize], Error> {
-        let mut backlogs = [Backlog::default(); QUEUES as usize];
-        for (index, backlog) in (0..).zip(&mut backlogs) {
-            *backlog = self.backlog.read(index)?;
-        }
-        Ok(backlogs)
+        read_all(|index| self.backlog.read(index))
     }
 
     pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
