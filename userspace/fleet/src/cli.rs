@@ -192,21 +192,12 @@ pub fn main() -> ExitCode {
     dcqcn_support::cli::run(cli.json, |out| cli.run(out), code)
 }
 
-/// Error: a request was stored in etcd, but no coordinator executes it. Contains the name of the request.
-#[derive(Debug)]
+/// A request was stored in etcd, but no coordinator executes it. Contains the name of the request.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot {0} yet: no coordinator is running; the request is stored in etcd; start `dcqcn-fleet coordinate`"
+)]
 struct NotCoordinated(&'static str);
-
-impl fmt::Display for NotCoordinated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(what) = self;
-        write!(
-            f,
-            "cannot {what} yet: no coordinator is running; the request is stored in etcd; start `dcqcn-fleet coordinate`"
-        )
-    }
-}
-
-impl std::error::Error for NotCoordinated {}
 
 /// The operator, as `user@host`, for records and logs.
 fn author() -> String {

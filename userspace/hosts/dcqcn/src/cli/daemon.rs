@@ -134,7 +134,8 @@ impl Outcome {
 }
 
 /// The command failed, or succeeded on some interfaces only.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", error.as_deref().unwrap_or("some interfaces are not managed"))]
 pub(super) struct CommandFailed {
     outcome: Outcome,
     error: Option<String>,
@@ -146,14 +147,6 @@ impl CommandFailed {
         (self.outcome.exit_code(), self.error.is_none())
     }
 }
-
-impl fmt::Display for CommandFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.error.as_deref().unwrap_or("some interfaces are not managed"))
-    }
-}
-
-impl std::error::Error for CommandFailed {}
 
 /// Outcome, and the daemon's reply.
 #[derive(Serialize)]
@@ -333,7 +326,7 @@ pub(super) struct RunArgs {
     log_format: Option<LogFormat>,
     /// Only serve metrics of attached interfaces.
     #[arg(long, conflicts_with_all = ["ifaces", "config", "detach_on_exit", "log_format"])]
-    metrics_only: bool,
+    pub(super) metrics_only: bool,
     /// With --metrics-only: address and port to listen on.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9310", requires = "metrics_only")]
     listen: SocketAddr,
@@ -343,11 +336,6 @@ pub(super) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Whether the command starts the daemon, which configures its own log.
-    pub(super) const fn has_own_log(&self) -> bool {
-        !self.metrics_only
-    }
-
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         if self.metrics_only {
             return serve_metrics(self.listen, self.top_qps, out);

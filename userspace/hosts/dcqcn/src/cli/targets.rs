@@ -1,6 +1,5 @@
 //! Interfaces and assignments on the command line of commands that change parameters.
 
-use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
@@ -252,21 +251,13 @@ pub(super) fn change(
 }
 
 /// Errors of several interfaces, or of one while others succeeded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", errors.iter().map(|error| one_line(error.as_ref())).collect::<Vec<_>>().join("\n"))]
 pub(super) struct SeveralFailed {
     pub(super) errors: Vec<anyhow::Error>,
     /// Whether other interfaces succeeded.
     pub(super) is_partially_done: bool,
 }
-
-impl fmt::Display for SeveralFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.errors.iter().map(|error| one_line(error.as_ref())).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
-impl Error for SeveralFailed {}
 
 /// Shows the report of a command on several interfaces unless all failed, and returns the errors.
 pub(super) fn show<T: Serialize + fmt::Display>(
