@@ -125,7 +125,8 @@ fn read_gate(table: Table) -> Result<Gate> {
                         "[gate] {name} = {value} is not a limit; write {{ times = 1.5, plus = 10 }} or false"
                     )
                 })?;
-                let times = if measure.is_less_worse() { 0.0..=1.0 } else { 1.0..=1e6 };
+                let is_less_worse = matches!(measure.source, Source::Throughput);
+                let times = if is_less_worse { 0.0..=1.0 } else { 1.0..=1e6 };
                 let (chosen, low, high) = (limit.times, times.start(), times.end());
                 let is_valid = times.contains(&chosen);
                 ensure!(is_valid, "[gate] {name}: times = {chosen} is out of range: {low} to {high}");

@@ -75,12 +75,6 @@ pub(crate) const MEASURES: &[Measure] = &[
     measure(THROUGHPUT, Some("PACKETS/S"), limit(0.7, 0), Source::Throughput, "data packets per second"),
 ];
 
-impl Measure {
-    pub(crate) const fn is_less_worse(&self) -> bool {
-        matches!(self.source, Source::Throughput)
-    }
-}
-
 pub(crate) fn find(name: &str) -> Option<&'static Measure> {
     MEASURES.iter().find(|measure| measure.name == name)
 }

@@ -29,9 +29,6 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Shows the dashboard of `iface`, or of the first attached interface, until the user or a signal ends it. Restores the
 /// terminal when it returns or panics.
-///
-/// # Errors
-/// The interface is not attached, no interface is, or the terminal fails.
 pub(crate) fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
     let interrupt = Interrupt::of_terminal(restore_and_exit)?;
     let mut ifaces = alive_names()?;

@@ -117,16 +117,10 @@ impl FlowsReport {
         report.requesters = sending.map(|entry| RequesterRow::new(entry, now_ns)).collect();
         report.requesters.sort_unstable_by_key(|row| (row.address, row.qpn));
         if !report.rp.is_empty() {
-            report.set_owners(&Owners::read(&info.iface));
+            let owners = Owners::read(&info.iface);
+            report.rp.iter_mut().for_each(|row| row.process = owners.of(row.qpn));
         }
         Ok(report)
-    }
-
-    /// Sets the owner of each flow's sending QP.
-    fn set_owners(&mut self, owners: &Owners) {
-        for row in &mut self.rp {
-            row.process = owners.of(row.qpn);
-        }
     }
 
     /// Converts flows and pairs as of `now_ns` (CLOCK_MONOTONIC).

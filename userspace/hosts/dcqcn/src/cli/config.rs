@@ -137,12 +137,6 @@ struct InterfaceReport {
     settings: Vec<Setting>,
 }
 
-impl InterfaceReport {
-    fn matches_nothing(&self) -> bool {
-        self.matches.as_ref().is_some_and(Vec::is_empty)
-    }
-}
-
 #[derive(Clone, Serialize)]
 struct Setting {
     key: String,
@@ -213,13 +207,13 @@ impl fmt::Display for CheckReport {
                 "no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` {run}"
             )?;
         }
-        for interface @ InterfaceReport { name, shadowed_by, .. } in interfaces {
+        for InterfaceReport { name, matches, shadowed_by, .. } in interfaces {
             if let Some(earlier) = shadowed_by {
                 writeln!(
                     f,
                     "{name} never applies: the earlier entry {earlier} matches all its interfaces; move it up"
                 )?;
-            } else if interface.matches_nothing() {
+            } else if matches.as_ref().is_some_and(Vec::is_empty) {
                 writeln!(f, "{name} matches no interface of this host")?;
             }
         }
@@ -237,9 +231,6 @@ pub(super) struct ConfigFile {
 
 impl ConfigFile {
     /// Reads the file, and the properties of this host's interfaces if it selects interfaces.
-    ///
-    /// # Errors
-    /// The file cannot be read or is invalid, or the kernel cannot list interfaces.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let mut file = Self::parse(path, config::parse)?;
         if !file.config.interfaces.is_empty() {

@@ -51,7 +51,8 @@ const DRIVERS: [(&str, &str); 8] = [
 ];
 
 /// Drivers of virtual interfaces, which have no pauses to count.
-const PARAVIRTUAL: [&str; 6] = ["virtio_net", "vmxnet3", "hv_netvsc", "xen_netfront", "gve", "ena"];
+pub(super) const PARAVIRTUAL: [&str; 6] =
+    ["virtio_net", "vmxnet3", "hv_netvsc", "xen_netfront", "gve", "ena"];
 
 pub(super) fn means(name: &str, meaning: CounterMeaning) -> bool {
     COUNTERS.iter().any(|(of, names)| *of == meaning && names.split(' ').any(|pattern| is(name, pattern)))
@@ -61,10 +62,6 @@ pub(super) fn means(name: &str, meaning: CounterMeaning) -> bool {
 pub(super) fn of_driver(driver: &str) -> Option<&'static str> {
     let found = DRIVERS.iter().find(|(drivers, _)| drivers.split(' ').any(|of| of == driver));
     found.map(|(_, fix)| *fix)
-}
-
-pub(super) fn is_paravirtual(driver: &str) -> bool {
-    PARAVIRTUAL.contains(&driver)
 }
 
 fn is(name: &str, pattern: &str) -> bool {

@@ -62,6 +62,8 @@ const FEATURES: [Feature; 4] = [
 /// Such a kernel without `CONFIG_PREEMPT_RT_NEEDS_BH_LOCK` only disables migration where others disable
 /// bottom halves. Per-CPU state and spinlocks rely on programs not being preempted by each other.
 const PREEMPTIBLE: KernelVersion = KernelVersion::new(6, 18, 0);
+/// Only PREEMPT_RT kernels have it.
+const REALTIME: &str = "/sys/kernel/realtime";
 
 /// Checks capabilities and kernel; `realtime` permits a kernel on which programs preempt each other.
 pub(super) fn check(realtime: bool) -> Result<(), Error> {
@@ -71,7 +73,7 @@ pub(super) fn check(realtime: bool) -> Result<(), Error> {
         return Err(Error::Kernel { found, feature: name, purpose, since });
     }
     match KernelVersion::current() {
-        Ok(version) if !realtime && is_preemptible(version, read_realtime().as_deref()) => {
+        Ok(version) if !realtime && is_preemptible(version, fs::read_to_string(REALTIME).ok().as_deref()) => {
             Err(Error::Preemptible)
         }
         _ => Ok(()),
@@ -97,11 +99,6 @@ fn has_helper(helper: BpfHelper) -> bool {
 pub(super) fn has_tcx(ifindex: u32) -> bool {
     let lacks_tcx = |error: io::Error| error.raw_os_error() == Some(libc::EINVAL);
     !syscall::tcx_programs(ifindex, BPF_TCX_INGRESS).is_err_and(lacks_tcx) && !failpoint::is_without_tcx()
-}
-
-/// `/sys/kernel/realtime`, which only PREEMPT_RT kernels have.
-fn read_realtime() -> Option<String> {
-    fs::read_to_string("/sys/kernel/realtime").ok()
 }
 
 fn is_preemptible(version: KernelVersion, realtime: Option<&str>) -> bool {

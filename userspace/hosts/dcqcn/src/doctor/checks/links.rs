@@ -199,7 +199,7 @@ pub(super) fn counters_not_read(snapshot: &Snapshot, link: &Link) -> Option<Find
     let driver = link.driver.as_deref().filter(|_| link.kind.is_none())?;
     let hardware: Vec<_> =
         snapshot.rdma_on(&link.name).filter(|device| device.hardware == Some(true)).collect();
-    if adapters::is_paravirtual(driver) && hardware.is_empty() {
+    if adapters::PARAVIRTUAL.contains(&driver) && hardware.is_empty() {
         return None;
     }
     let is_cnp = |name: &String| {
