@@ -1,4 +1,4 @@
-//! Atomic replacement, locking with a time limit, and bounded reading of files.
+//! Atomic replacement, locking with a time limit, bounded reading of files, and those that may not exist.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, BufWriter, Read as _, Seek, SeekFrom, Write};
@@ -116,6 +116,14 @@ pub fn read_text(path: &Path) -> io::Result<String> {
         let text = format!("it is not a text file: byte {at} is not UTF-8");
         io::Error::new(io::ErrorKind::InvalidData, text)
     })
+}
+
+/// The result of an operation on a file; `None` if the file does not exist.
+pub fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// Locks a file, or returns `false` if another process still holds its lock after `timeout`.

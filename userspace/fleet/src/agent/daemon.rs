@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
 use dcqcn_control_api::{ClientError, Release, Status, lock_path};
+use dcqcn_support::file::existing;
 use tokio::task::spawn_blocking;
 
 use super::order::Order;
@@ -52,10 +53,9 @@ impl DaemonClient {
     /// another agent has claimed it: both would replace each other's configuration.
     pub(super) fn claim(&mut self) -> Result<(), String> {
         let path = lock_path(&self.socket);
-        let file = match File::open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            file => file.map_err(|error| format!("cannot open {}: {error}", path.display()))?,
-        };
+        let file = existing(File::open(&path))
+            .map_err(|error| format!("cannot open {}: {error}", path.display()))?;
+        let Some(file) = file else { return Ok(()) };
         let id = |file: &File| -> io::Result<_> { Ok((file.metadata()?.dev(), file.metadata()?.ino())) };
         // The file is another one if it was removed with the socket and created again.
         let is_claimed = |held: &File| matches!((id(held), id(&file)), (Ok(held), Ok(now)) if held == now);

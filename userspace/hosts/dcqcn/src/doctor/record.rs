@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::stats::Stat;
-use dcqcn_support::file::read_text;
+use dcqcn_support::file::{existing, read_text};
 
 use super::snapshot::{self, Counts, Link, Snapshot, VERSION};
 
@@ -109,11 +109,7 @@ fn texts_of(dir: &Path, link: &Link) -> [PathBuf; 2] {
 
 /// Content of a text file; `None` if it does not exist.
 fn text(path: &Path) -> Result<Option<String>, Error> {
-    match read_text(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(path)(error)),
-    }
+    existing(read_text(path)).map_err(failed(path))
 }
 
 /// Checks constraints beyond the types.

@@ -1,7 +1,6 @@
 //! Installs an fq before attaching, so that attaching and detaching replace no qdisc and kill no QP.
 
 use std::fs::{self, Permissions};
-use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -9,10 +8,10 @@ use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_params::PacerChoice;
-use dcqcn_support::file::create_public_dir;
+use dcqcn_support::file::{create_public_dir, existing};
 
 use super::find::find;
-use super::state_dir::StateDir;
+use super::state_dir::{StateDir, file_error};
 use super::{Error, probe};
 use crate::dataplane::Sizes;
 use crate::pacer::{self, FqLimits, Placement};
@@ -61,12 +60,7 @@ fn require_fq(iface: &str) -> Result<(), Error> {
 
 fn write_drop_in(links: &Path, files: &Path, iface: &str, ifindex: u32) -> Result<PathBuf, Error> {
     let state = links.join(ifindex.to_string());
-    let text = match fs::read_to_string(&state) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            return Err(Error::File { path: state, source });
-        }
-        text => text.unwrap_or_default(),
-    };
+    let text = existing(fs::read_to_string(&state)).map_err(file_error(&state))?.unwrap_or_default();
     let file = text.lines().find_map(|line| line.strip_prefix("NETWORK_FILE=")).map(Path::new);
     let Some(name) = file.and_then(Path::file_name) else {
         return Err(Error::NotOfNetworkd { iface: iface.to_owned() });

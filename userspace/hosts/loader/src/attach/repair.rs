@@ -8,7 +8,7 @@ use dcqcn_params::{XdpModeChoice, parse_word};
 use super::find::find;
 use super::hooks::{self, Bound, XDP_PEER, tc_hook};
 use super::journal::{Id, Record, UndoStep};
-use super::state_dir::{StateDir, remove_file};
+use super::state_dir::{StateDir, file_error, remove_file};
 use super::{Error, Sweep, probe, siblings};
 use crate::dataplane::{self, Sizes};
 use crate::{failpoint, pacer, queues, syscall};
@@ -107,10 +107,7 @@ fn programs(
 fn detach_moved(pin: &Path) -> Result<bool, Error> {
     match Bound::read_with_interface(pin, XDP_PEER).and_then(|bound| bound.ifindex) {
         None | Some(0) => Ok(false),
-        Some(_) => match syscall::detach_link(pin) {
-            Ok(()) => Ok(true),
-            Err(source) => Err(Error::File { path: pin.to_owned(), source }),
-        },
+        Some(_) => syscall::detach_link(pin).map(|()| true).map_err(file_error(pin)),
     }
 }
 

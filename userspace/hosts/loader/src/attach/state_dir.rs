@@ -30,6 +30,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use dcqcn_netlink::{Netlink, netns};
+use dcqcn_support::file::existing;
 use dcqcn_support::sync::lock;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -214,11 +215,8 @@ impl StateDir {
 
     /// All readable journals. While no journal changes, this is one system call, whatever their number.
     pub(super) fn records(&self) -> Result<Arc<Records>, Error> {
-        let metadata = match fs::metadata(&self.files) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Arc::default()),
-            Err(source) => return Err(Error::File { path: self.files.clone(), source }),
-        };
+        let metadata = existing(fs::metadata(&self.files)).map_err(file_error(&self.files))?;
+        let Some(metadata) = metadata else { return Ok(Arc::default()) };
         let stamp = stamp(&metadata);
         let mut listed = lock(&LISTED);
         if let Some((path, of, records)) = listed.as_ref()
@@ -249,22 +247,14 @@ impl StateDir {
     pub(super) fn read_shared(&self, ifindex: u32) -> Result<Option<Arc<Record>>, Error> {
         let path = self.journal(ifindex);
         let failed = |source| journal_error(&path, source);
-        let metadata = match fs::metadata(&path) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(failed(source)),
-        };
+        let Some(metadata) = existing(fs::metadata(&path)).map_err(failed)? else { return Ok(None) };
         let stamp = stamp(&metadata);
         let mut known = lock(&PARSED);
         if let Some((_, record)) = known.get(&path).filter(|(of, _)| *of == stamp) {
             return Ok(Some(Arc::clone(record)));
         }
         // Replaced since, it is parsed again next time, by its new stamp.
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(failed(source)),
-        };
+        let Some(text) = existing(fs::read(&path)).map_err(failed)? else { return Ok(None) };
         let record = Arc::new(super::journal::parse(&path, || self.name_of(ifindex), &text)?);
         if known.len() >= MAX_PARSED {
             known.clear();
@@ -288,6 +278,10 @@ impl StateDir {
     pub(super) fn store(&self, ifindex: u32) -> FileStore {
         FileStore { path: self.journal(ifindex) }
     }
+}
+
+pub(super) fn file_error(path: &Path) -> impl Fn(io::Error) -> Error + Copy {
+    move |source| Error::File { path: path.to_owned(), source }
 }
 
 fn journal_error(path: &Path, source: io::Error) -> Error {
@@ -328,34 +322,22 @@ impl Store for FileStore {
     }
 
     fn remove(&mut self) -> Result<(), Error> {
-        match fs::remove_file(&self.path) {
-            Err(source) if source.kind() != ErrorKind::NotFound => Err(journal_error(&self.path, source)),
-            _ => Ok(()),
-        }
+        let removed = existing(fs::remove_file(&self.path));
+        removed.map(drop).map_err(|source| journal_error(&self.path, source))
     }
 }
 
 pub(super) fn remove_file(path: &Path) -> Result<(), Error> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != ErrorKind::NotFound => {
-            Err(Error::File { path: path.to_owned(), source })
-        }
-        _ => Ok(()),
-    }
+    existing(fs::remove_file(path)).map(drop).map_err(file_error(path))
 }
 
 pub(super) fn remove_pins(pins: &Path) -> Result<(), Error> {
-    let failed = |source| Error::File { path: pins.to_owned(), source };
-    match fs::read_dir(pins) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(error)),
-        Ok(entries) => {
-            for entry in entries {
-                fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
-            }
-            fs::remove_dir(pins).map_err(failed)
-        }
+    let failed = file_error(pins);
+    let Some(entries) = existing(fs::read_dir(pins)).map_err(failed)? else { return Ok(()) };
+    for entry in entries {
+        fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
     }
+    fs::remove_dir(pins).map_err(failed)
 }
 
 /// Creates a directory with this mode, regardless of the umask.
@@ -365,23 +347,17 @@ fn create_dir(path: &Path, mode: u32) -> Result<(), Error> {
             // Owner and mode were set by its creator.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
-            Ok(()) => match fs::set_permissions(path, Permissions::from_mode(mode)) {
-                // Another process found it empty and removed it.
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                set => set,
-            },
+            // Another process may have found it empty and removed it.
+            Ok(()) => existing(fs::set_permissions(path, Permissions::from_mode(mode))).map(drop),
         }
     };
-    make().map_err(|source| Error::File { path: path.to_owned(), source })
+    make().map_err(file_error(path))
 }
 
 /// Names in a directory; empty if it does not exist.
 pub(super) fn names(path: &Path) -> Result<Vec<String>, Error> {
-    let failed = |source| Error::File { path: path.to_owned(), source };
-    let entries = match fs::read_dir(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(failed)?,
-    };
+    let failed = file_error(path);
+    let Some(entries) = existing(fs::read_dir(path)).map_err(failed)? else { return Ok(Vec::new()) };
     let mut names = Vec::new();
     for entry in entries {
         names.extend(entry.map_err(failed)?.file_name().into_string());
@@ -482,14 +458,11 @@ impl Lock {
 
     /// Takes the lock if it is free and its directory exists.
     pub(super) fn attempt(path: &Path) -> Result<Option<Self>, Error> {
-        let failed = |source| Error::File { path: path.to_owned(), source };
+        let failed = file_error(path);
         loop {
             // Only root may open it: read access is enough to lock a file.
             let opened = File::options().create(true).append(true).mode(0o600).open(path);
-            let file = match opened {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                opened => opened.map_err(failed)?,
-            };
+            let Some(file) = existing(opened).map_err(failed)? else { return Ok(None) };
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
@@ -506,11 +479,8 @@ impl Lock {
 /// Whether `path` still refers to this open file.
 fn refers_to(file: &File, path: &Path) -> io::Result<bool> {
     let open = file.metadata()?;
-    match fs::metadata(path) {
-        Ok(there) => Ok((open.dev(), open.ino()) == (there.dev(), there.ino())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    let there = existing(fs::metadata(path))?;
+    Ok(there.is_some_and(|there| (open.dev(), open.ino()) == (there.dev(), there.ino())))
 }
 
 /// Name and PID of the process that holds the lock, from `/proc/locks`.

@@ -19,7 +19,7 @@ use dcqcn_support::file::lock_within;
 use super::find::{find, pins};
 use super::hooks::{TC_HOOKS, XDP_PEER, replace_filter};
 use super::journal::Journal;
-use super::state_dir::StateDir;
+use super::state_dir::{StateDir, file_error};
 use super::{DerivedDefaults, Error, Info, Request, pin_run, probe, siblings};
 use crate::dataplane::{self, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
@@ -233,7 +233,7 @@ pub fn claim(info: &Info) -> Result<Claim, Error> {
     if info.has_lost_maps(&path) {
         return Err(Error::MapsMissing { iface });
     }
-    let failed = |source| Error::File { path: path.clone(), source };
+    let failed = file_error(&path);
     let directory = File::open(&path).map_err(failed)?;
     if lock_within(&directory, CLAIM_TIMEOUT).map_err(failed)? {
         Ok(Claim { _lock: directory })
@@ -246,7 +246,7 @@ pub fn claim(info: &Info) -> Result<Claim, Error> {
 pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     let state_dir = StateDir::here()?;
     let path = state_dir.pins(find(&state_dir, iface)?.info.ifindex);
-    let directory = File::open(&path).map_err(|source| Error::File { path, source })?;
+    let directory = File::open(&path).map_err(file_error(&path))?;
     Ok(matches!(directory.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 

@@ -1,18 +1,18 @@
 //! Executes the undo steps of an attachment. Detaching undoes the journaled ones.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use aya::programs::links::PinnedLink;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Qdisc, Restored};
+use dcqcn_support::file::existing;
 use nix::errno::Errno;
 
 use super::find::{self, labels};
 use super::hooks::{TcHook, XDP_PEER, tc_hook, with_current_names};
 use super::journal::{Id, Journal, Record, State, Store, UndoReport, UndoStep};
-use super::state_dir::{StateDir, remove_pins};
+use super::state_dir::{StateDir, file_error, remove_pins};
 use super::{Error, Info, Options, Sweep, probe, siblings, verify};
 use crate::pacer::HTB_MAJOR;
 use crate::{queues, syscall};
@@ -152,14 +152,9 @@ fn unpin(path: &Path, info: &Info, pin: &str) -> Result<Option<String>, Error> {
         Ok(link) => link.unpin().map(drop),
         Err(_) => fs::remove_file(path),
     };
-    match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::File { path: path.to_owned(), source }),
-        Ok(()) => {
-            let peer = info.inline_peer.as_ref().filter(|_| pin == XDP_PEER);
-            Ok(Some(format!("{pin} detached from {}", peer.unwrap_or(&info.iface))))
-        }
-    }
+    let removed = existing(removed).map_err(file_error(path))?;
+    let peer = info.inline_peer.as_ref().filter(|_| pin == XDP_PEER);
+    Ok(removed.map(|()| format!("{pin} detached from {}", peer.unwrap_or(&info.iface))))
 }
 
 impl UndoReport<Error> {

@@ -1,10 +1,12 @@
 //! Reading the audit log, or its end, or as it grows.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use dcqcn_support::file::existing;
 
 use super::{Entry, Error, Event, FILE, Log, Stage};
 
@@ -37,10 +39,7 @@ impl Log {
 
     /// Rotated files, oldest first, and the number of compressed ones. logrotate adds a number or a date to the name.
     fn rotated(&self) -> io::Result<(Vec<PathBuf>, usize)> {
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
-            entries => entries?,
-        };
+        let Some(entries) = existing(fs::read_dir(&self.directory))? else { return Ok((Vec::new(), 0)) };
         let (mut plain, mut compressed) = (Vec::new(), 0);
         for entry in entries {
             let entry = entry?;
@@ -52,14 +51,9 @@ impl Log {
             };
             if suffix.contains('.') {
                 compressed += 1;
-            } else {
-                match entry.metadata() {
-                    Ok(found) if found.is_file() => plain.push((found.modified()?, entry.path())),
-                    Ok(_) => {}
-                    // Rotated in the meantime.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                }
+            } else if let Some(found) = existing(entry.metadata())?.filter(Metadata::is_file) {
+                // Otherwise rotated in the meantime.
+                plain.push((found.modified()?, entry.path()));
             }
         }
         plain.sort();
@@ -175,10 +169,7 @@ impl Follow {
 
 /// The file; `None` if it does not exist.
 fn open(path: &Path) -> Result<Option<File>, Error> {
-    match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        file => file.map(Some).map_err(at(path)),
-    }
+    existing(File::open(path)).map_err(at(path))
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> Error + use<> {

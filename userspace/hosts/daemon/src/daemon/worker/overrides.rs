@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dcqcn_control_api::Override;
+use dcqcn_support::file::existing;
 use dcqcn_telemetry::audit;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
@@ -278,13 +279,8 @@ fn lock(path: &Path) -> Result<Option<File>, Error> {
 
 /// Content of the file at `path`; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Persisted>, PersistError> {
-    match fs::read(path) {
-        Ok(text) => {
-            serde_json::from_slice(&text).map(Some).map_err(|error| failed("read", path)(error.into()))
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed("read", path)(error)),
-    }
+    let Some(text) = existing(fs::read(path)).map_err(failed("read", path))? else { return Ok(None) };
+    serde_json::from_slice(&text).map(Some).map_err(|error| failed("read", path)(error.into()))
 }
 
 #[cfg(test)]
