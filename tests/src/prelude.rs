@@ -50,4 +50,4 @@ pub use crate::packets::{CNP_TOS, CmMessage, Roce, cm, mac, req, v4, v6};
 pub use crate::repeat::while_repeating;
 pub use crate::retry::{wait, wait_for, wait_until, wait_value, while_busy};
 pub use crate::socket::{RawSocket, SILENCE, TIMEOUT};
-pub use crate::{new_lab, new_pair, require, require_bmv2, require_installed};
+pub use crate::{new_lab, new_pair, require, require_bmv2, require_installed, require_that, test_name};

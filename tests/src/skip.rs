@@ -36,17 +36,24 @@ pub fn function_around<T>(_here: T) -> &'static str {
     path.rsplit("::").next().unwrap_or(path)
 }
 
-/// Ends a test that needs root and these qdiscs if it cannot run: `require!("htb")`, or `require!(name, "htb")`.
+/// Ends a test that needs root and these qdiscs if it cannot run: `require!("htb")`.
 #[macro_export]
 macro_rules! require {
-    ($test:ident $(, $qdisc:literal)*) => {
-        if !$crate::skip::runnable($test, &[$($qdisc),*])? {
+    ($($qdisc:literal),*) => {
+        if !$crate::skip::runnable($crate::test_name!(), &[$($qdisc),*])? {
             return Ok(());
         }
     };
-    ($($qdisc:literal),*) => {
-        let test = $crate::test_name!();
-        $crate::require!(test $(, $qdisc)*);
+}
+
+/// Ends a test unless a condition holds, with the reason as in `format!`.
+#[macro_export]
+macro_rules! require_that {
+    ($condition:expr, $($reason:tt)+) => {
+        if !$condition {
+            eprintln!("SKIPPED {}: {}", $crate::test_name!(), format_args!($($reason)+));
+            return Ok(());
+        }
     };
 }
 
@@ -68,41 +75,24 @@ macro_rules! new_lab {
     }};
 }
 
-/// Ends a test of programs that are not installed: `require_installed!(Etcd)`, or `require_installed!(name; Etcd)`.
+/// Ends a test of programs that are not installed: `require_installed!(Etcd)`.
 #[macro_export]
 macro_rules! require_installed {
-    ($test:ident; $($program:ty),+) => {
-        if $(!<$program>::available($test))||+ {
+    ($($program:ty),+) => {
+        if $(!<$program>::available($crate::test_name!()))||+ {
             return Ok(());
         }
-    };
-    ($($program:ty),+) => {
-        let test = $crate::test_name!();
-        $crate::require_installed!(test; $($program),+);
     };
 }
 
 /// As `require!`, if BMv2 is not installed either.
 #[macro_export]
 macro_rules! require_bmv2 {
-    ($test:ident $(, $qdisc:literal)*) => {
-        $crate::require!($test $(, $qdisc)*);
-        if !$crate::skip::has_bmv2($test) {
-            return Ok(());
+    ($($qdisc:literal),*) => {
+        $crate::require!($($qdisc),*);
+        for tool in ["simple_switch", "simple_switch_CLI"] {
+            let reason = "the p4lang package p4lang-bmv2 has it";
+            $crate::require_that!($crate::command::find_program(tool).is_some(), "no {tool} on PATH ({reason})");
         }
     };
-    ($($qdisc:literal),*) => {
-        let test = $crate::test_name!();
-        $crate::require_bmv2!(test $(, $qdisc)*);
-    };
-}
-
-/// Whether BMv2 is installed; prints a message if not.
-pub fn has_bmv2(test: &str) -> bool {
-    let tools = ["simple_switch", "simple_switch_CLI"];
-    if let Some(tool) = tools.into_iter().find(|tool| find_program(tool).is_none()) {
-        eprintln!("SKIPPED {test}: no {tool} on PATH (the p4lang package p4lang-bmv2 has it)");
-        return false;
-    }
-    true
 }

@@ -252,7 +252,7 @@ fn helm(namespace: &str, values: &[&str]) -> Option<BTreeMap<String, Value>> {
 
 #[test]
 fn chart_equals_the_kustomization() {
-    let test = "chart_equals_the_kustomization";
+    let test = test_name!();
     for (folder, values) in [("base", &[][..]), ("fleet", &["fleet.enabled=true"][..])] {
         let Some(chart) = helm("dcqcn", values) else {
             eprintln!("SKIPPED {test}: helm is not installed");
@@ -310,7 +310,7 @@ fn chart_has_the_version() {
 
 #[test]
 fn kustomizations_build() {
-    let test = "kustomizations_build";
+    let test = test_name!();
     if Command::new("kubectl")
         .args(["kustomize", "--help"])
         .output()

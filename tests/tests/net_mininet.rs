@@ -20,10 +20,7 @@ fn succeeds(program: &str, arguments: &[&str]) -> bool {
 /// All networks' switches have configurations that `dcqcn-lab p4` accepts.
 #[test]
 fn switch_configurations_valid() -> Result<()> {
-    if !succeeds(PYTHON, &["--version"]) {
-        eprintln!("SKIPPED switch_configurations_valid: there is no {PYTHON}");
-        return Ok(());
-    }
+    require_that!(succeeds(PYTHON, &["--version"]), "there is no {PYTHON}");
     let directory = tempfile::tempdir()?;
     let program = "\
 import sys, topology
@@ -50,11 +47,7 @@ for name, make in topology.NETWORKS.items():
 /// The commands in the scripts exist; BMv2 itself is not needed.
 #[test]
 fn script_commands_exist() -> Result<()> {
-    let test = "script_commands_exist";
-    if !succeeds(PYTHON, &["--version"]) {
-        eprintln!("SKIPPED {test}: there is no {PYTHON}");
-        return Ok(());
-    }
+    require_that!(succeeds(PYTHON, &["--version"]), "there is no {PYTHON}");
     let program = "\
 import sys, topology
 commands = topology.Commands(*sys.argv[1:])
@@ -104,13 +97,9 @@ fn run(script: &str, arguments: &str) -> Result<()> {
 
 #[test]
 fn incast_in_plain_namespaces() -> Result<()> {
-    let test = "incast_in_plain_namespaces";
-    require_bmv2!(test);
+    require_bmv2!();
     for (program, argument) in [(PYTHON, "--version"), ("ip", "-Version"), ("ping", "-V")] {
-        if !succeeds(program, &[argument]) {
-            eprintln!("SKIPPED {test}: there is no {program}");
-            return Ok(());
-        }
+        require_that!(succeeds(program, &[argument]), "there is no {program}");
     }
     run("with_netns.py", "incast --rp switch")?;
     run("with_netns.py", "incast --rp host")
@@ -118,11 +107,7 @@ fn incast_in_plain_namespaces() -> Result<()> {
 
 #[test]
 fn incast_in_mininet() -> Result<()> {
-    let test = "incast_in_mininet";
-    require_bmv2!(test);
-    if !succeeds(PYTHON, &["-c", "import mininet.net"]) {
-        eprintln!("SKIPPED {test}: Debian's package mininet is not installed");
-        return Ok(());
-    }
+    require_bmv2!();
+    require_that!(succeeds(PYTHON, &["-c", "import mininet.net"]), "no mininet (Debian: mininet)");
     run("with_mininet.py", "incast --rp switch")
 }

@@ -3,31 +3,21 @@
 
 use dcqcn_replay::{Bmv2, Engine as _, P4};
 use dcqcn_tests::prelude::*;
-use dcqcn_tests::{skip, vectors};
+use dcqcn_tests::vectors;
 
 #[test]
-fn bmv2_passes_vectors() {
-    let test = "bmv2_passes_vectors";
-    if !skip::runnable(test, &[]).unwrap() {
-        return;
-    }
+fn bmv2_passes_vectors() -> Result<()> {
+    require_bmv2!();
     for (name, _) in vectors::scenarios() {
-        let vector = vectors::load(name).unwrap();
-        let params = Params::new(&vector.config().unwrap(), Port::new(1, 1, 1)).unwrap();
-        let mut switch = match Bmv2::new(&params, vector.packet_bytes) {
-            Ok(switch) => switch,
-            Err(error) if error.to_string().contains("p4lang-bmv2") => {
-                eprintln!("SKIPPED {test}: {error}");
-                return;
-            }
-            Err(error) => panic!("{name}: {error}"),
-        };
-        let differences = vector.differences(&mut switch).unwrap();
+        let vector = vectors::load(name)?;
+        let params = Params::new(&vector.config()?, Port::new(1, 1, 1))?;
+        let mut switch = Bmv2::new(&params, vector.packet_bytes)?;
+        let differences = vector.differences(&mut switch)?;
         assert!(differences.is_empty(), "{name}: {}", differences.join("\n"));
-        let mut interpreter = P4::new(&params, vector.packet_bytes, 1).unwrap();
-        vector.observe(&mut interpreter).unwrap();
-        let (in_switch, interpreted) = (switch.state().unwrap(), interpreter.state().unwrap());
-        assert!(in_switch == interpreted, "{name}: registers differ from the interpreter's");
+        let mut interpreter = P4::new(&params, vector.packet_bytes, 1)?;
+        vector.observe(&mut interpreter)?;
+        assert!(switch.state()? == interpreter.state()?, "{name}: registers differ from the interpreter's");
         println!("{name}: {} steps", vector.steps.len());
     }
+    Ok(())
 }

@@ -56,8 +56,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
 /// Without pins no link shows that the interface was removed. The inode number does not either, once it is reused.
 #[test]
 fn reused_netns_inode_journal_discarded() -> Result<()> {
-    const NAME: &str = "reused_netns_inode_journal_discarded";
-    require!(NAME);
+    require!();
     const FLOWS: u32 = 1_251;
     let name = format!("dcqcn-test-{}-pinless", std::process::id());
     for _ in 0..8 {
@@ -82,7 +81,7 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
             return Ok(());
         }
     }
-    eprintln!("SKIPPED {NAME}: this kernel reuses inode numbers of namespaces too late");
+    require_that!(false, "this kernel reuses inode numbers of namespaces too late");
     Ok(())
 }
 
@@ -306,9 +305,8 @@ fn inline_ports_share_the_slower_rate() -> Result<()> {
 
 #[test]
 fn link_kinds_attach_or_are_rejected() -> Result<()> {
-    const TEST: &str = "link_kinds_attach_or_are_rejected";
-    require!(TEST);
-    let lab = Lab::new("kinds")?;
+    let test = test_name!();
+    let lab = new_lab!();
     for (name, make) in [
         ("br0", "ip link add br0 type bridge"),
         ("br1", "ip link add br1 type bridge vlan_filtering 1"),
@@ -327,7 +325,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
         ("nk1", "ip link add nk1 type netkit mode l2"),
     ] {
         if let Err(error) = lab.host.command(make) {
-            eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
+            eprintln!("SKIPPED {test}, in part: this kernel makes no {name}: {error}");
             continue;
         }
         lab.host.command(&format!("ip link set {name} up"))?;
@@ -355,7 +353,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
         ),
     ] {
         if let Err(error) = lab.host.command(make) {
-            eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
+            eprintln!("SKIPPED {test}, in part: this kernel makes no {name}: {error}");
             continue;
         }
         lab.fails(1, &format!("attach {name} --flows 64 {ATTACH}"), expected)?;

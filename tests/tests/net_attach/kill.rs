@@ -30,7 +30,7 @@ fn victim(name: &str, flows: u32) -> Result<(Lab, [String; 5], String)> {
 
 #[test]
 fn attach_killed_at_every_step() -> Result<()> {
-    on_both(dcqcn_tests::test_name!(), &["htb"], |tc, number| {
+    on_both(test_name!(), &["htb"], |tc, number| {
         let flows = 1_237 + number;
         let (lab, before, attach) = victim(&format!("ka{number}"), flows)?;
         let dir = lab.host.journals()?;
@@ -90,7 +90,7 @@ fn attach_and_serve(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
 
 #[test]
 fn detach_killed_at_every_step() -> Result<()> {
-    on_both(dcqcn_tests::test_name!(), &["htb"], |tc, number| {
+    on_both(test_name!(), &["htb"], |tc, number| {
         let flows = 1_239 + number;
         let (lab, before, attach) = victim(&format!("kd{number}"), flows)?;
         let dir = lab.host.journals()?;
@@ -123,7 +123,7 @@ fn detach_killed_at_every_step() -> Result<()> {
 
 #[test]
 fn set_and_upgrade_killed_at_every_step() -> Result<()> {
-    on_both(dcqcn_tests::test_name!(), &[], |tc, number| {
+    on_both(test_name!(), &[], |tc, number| {
         let flows = 1_241 + number;
         let lab = Lab::new(&format!("ks{number}"))?;
         let before = state(&lab.host, "a0")?;
@@ -143,7 +143,7 @@ fn set_and_upgrade_killed_at_every_step() -> Result<()> {
 /// The daemon is killed at each of its steps: while it starts, takes over, and activates another file.
 #[test]
 fn reload_killed_at_every_step() -> Result<()> {
-    on_both(dcqcn_tests::test_name!(), &["htb"], |tc, number| {
+    on_both(test_name!(), &["htb"], |tc, number| {
         let flows = 1_253 + number;
         let lab = Lab::new(&format!("kr{number}"))?;
         let before = [state(&lab.host, "a0")?, state(&lab.host, "b0")?];

@@ -218,10 +218,7 @@ fn prepared_interface_keeps_its_fq() -> Result<()> {
 #[test]
 fn prepare_without_fq_names_the_cause() -> Result<()> {
     require!();
-    if kernel_has_qdisc("fq")? {
-        eprintln!("SKIPPED prepare_without_fq_names_the_cause: the kernel has fq");
-        return Ok(());
-    }
+    require_that!(!kernel_has_qdisc("fq")?, "the kernel has fq");
     let lab = Lab::new("preparenofq")?;
     let before = show(&lab.host)?;
     for command in ["prepare a0", "prepare a0 --networkd"] {
@@ -236,10 +233,7 @@ fn prepare_without_fq_names_the_cause() -> Result<()> {
 #[test]
 fn vrf_member_is_not_a_bridge_port() -> Result<()> {
     let lab = new_lab!();
-    if lab.host.command("ip link add vrf0 type vrf table 10").is_err() {
-        eprintln!("SKIPPED vrf_member_is_not_a_bridge_port: the kernel has no VRF");
-        return Ok(());
-    }
+    require_that!(lab.host.command("ip link add vrf0 type vrf table 10").is_ok(), "the kernel has no VRF");
     lab.host.command("ip link set a0 master vrf0")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let scalars = lab.host.attachment("a0")?.maps.params()?.config.scalars;

@@ -117,11 +117,9 @@ fn attach_first(host: &Host, theirs: &mut Ebpf) -> Result<(u32, SchedClassifierL
 }
 
 /// Removes programs and changes qdiscs, in the way of this kernel or of one without TCX.
-fn repairs_under_churn(name: &str, tc: Tc) -> Result<()> {
+fn repairs_under_churn(pair: &Pair, tc: Tc) -> Result<()> {
     /// Distinguishes its maps from those of other tests.
     const FLOWS: u32 = 1_031;
-    require!(name);
-    let pair = Pair::new(name)?;
     pair.a.set_up("lo", true)?;
     let both = [FAST, ("DCQCN_TEST_CLSACT", "1")];
     let environment = if tc == Tc::Clsact { &both[..] } else { &both[..1] };
@@ -129,10 +127,6 @@ fn repairs_under_churn(name: &str, tc: Tc) -> Result<()> {
     let file = format!("{HOST}{CONTROL}{METRICS}").replace("1024", &FLOWS.to_string());
     let mut daemon = Daemon::start_with(&pair.a, &file, &options, environment)?;
     daemon.attaches("a0")?;
-    if tc == Tc::Tcx && !uses_tcx(&pair.a)? {
-        eprintln!("SKIPPED {name}: the kernel has no TCX");
-        return daemon.end();
-    }
     let (pins, journal) = (pair.a.pins("a0")?, pair.a.journal("a0")?);
     let info = pair.a.attachment("a0")?.info;
     let line = format!("daemon status --socket {}", daemon.socket());
@@ -147,7 +141,7 @@ fn repairs_under_churn(name: &str, tc: Tc) -> Result<()> {
     };
     let clsact = |action: &str| pair.a.command(&format!("tc qdisc {action} dev a0 clsact"));
     let mut theirs = baselines()?;
-    let id = under_load(&pair, || {
+    let id = under_load(pair, || {
         // Neither replaces anything of dcqcn's.
         pair.a.command("tc qdisc replace dev a0 root handle 9: pfifo limit 77")?;
         if tc == Tc::Tcx {
@@ -224,12 +218,15 @@ fn repairs_under_churn(name: &str, tc: Tc) -> Result<()> {
 
 #[test]
 fn removed_links_restored_three_times() -> Result<()> {
-    repairs_under_churn("removed_links_restored_three_times", Tc::Tcx)
+    let pair = new_pair!();
+    let chain = pair.a.run(|| SchedClassifier::query_tcx("a0", TcAttachType::Ingress))?;
+    require_that!(chain.is_ok(), "the kernel has no TCX");
+    repairs_under_churn(&pair, Tc::Tcx)
 }
 
 #[test]
 fn removed_filters_restored_three_times() -> Result<()> {
-    repairs_under_churn("removed_filters_restored_three_times", Tc::Clsact)
+    repairs_under_churn(&new_pair!(), Tc::Clsact)
 }
 
 /// With the normal periods.
@@ -259,10 +256,7 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
     let pair = new_pair!();
     pair.a.set_up("lo", true)?;
     let mut daemon = serving(&pair.a, &format!("{HOST}{METRICS}"))?;
-    if !uses_tcx(&pair.a)? {
-        eprintln!("SKIPPED bypassed_programs_fail_readyz: the kernel has no TCX");
-        return daemon.end();
-    }
+    require_that!(uses_tcx(&pair.a)?, "the kernel has no TCX");
     under_load(&pair, || {
         answers(&pair.a, 200, &["a0"])?;
         let mut theirs = baselines()?;

@@ -73,9 +73,7 @@ fn links_matched_by_other_properties() -> Result<()> {
 
 #[test]
 fn removed_program_reported_reload_reattaches() -> Result<()> {
-    let name = "removed_program_reported_reload_reattaches";
-    require!(name);
-    let pair = Pair::new("taken-off")?;
+    let pair = new_pair!();
     pair.a.set_up("lo", true)?;
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("control");

@@ -5,7 +5,6 @@ use std::os::fd::AsRawFd as _;
 
 use dcqcn_replay::frames;
 use dcqcn_tests::prelude::*;
-use dcqcn_tests::test_name;
 use dcqcn_tests::vm::command::script_in;
 
 const STREAMS: usize = 8;

@@ -76,9 +76,8 @@ fn file() -> Result<String> {
 
 #[test]
 fn guide_runs_on_real_hosts() -> Result<()> {
-    let name = "guide_runs_on_real_hosts";
-    require!(name);
-    require_installed!(name; Etcd);
+    require!();
+    require_installed!(Etcd);
     let dir = tempfile::tempdir()?;
     let etcd = Etcd::start(1, &[])?;
     let names = ["st1", "st2", "st3"];

@@ -106,8 +106,7 @@ fn one_rollout_at_a_time() -> Result<()> {
 /// begins a rollout.
 #[test]
 fn simultaneous_applies_begin_one_rollout() -> Result<()> {
-    const NAME: &str = "simultaneous_applies_begin_one_rollout";
-    require_installed!(NAME; Etcd, Clock);
+    require_installed!(Etcd, Clock);
     let fixture = FleetFixture::new(1, 3)?;
     let clock = Clock::new()?;
     for (round, gd) in (1_usize..=5).zip([11, 12, 13, 14, 15]) {

@@ -12,9 +12,8 @@ fn output(host: &Host, words: &[&str]) -> Result<Output> {
 
 #[test]
 fn partitioned_host_keeps_config_then_follows() -> Result<()> {
-    let test = "partitioned_host_keeps_config_then_follows";
-    require!(test);
-    require_installed!(test; Etcd);
+    require!();
+    require_installed!(Etcd);
     // etcd and h0 on one side of a wire, h1 on the other.
     let pair = Pair::new("apart")?;
     for (host, iface, number) in [(&pair.a, "a0", 1), (&pair.b, "b0", 2)] {
@@ -71,12 +70,8 @@ const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
 
 #[test]
 fn clock_skew_changes_nothing() -> Result<()> {
-    let test = "clock_skew_changes_nothing";
-    require_installed!(test; Etcd);
-    if find_program("faketime").is_none() {
-        eprintln!("SKIPPED {test}: no faketime on PATH (Debian: faketime)");
-        return Ok(());
-    }
+    require_installed!(Etcd);
+    require_that!(find_program("faketime").is_some(), "no faketime on PATH (Debian: faketime)");
     let mut fixture = FleetFixture::new(1, 3)?;
     for (host, shift) in [("h000", "+7m"), ("h001", "-9m"), ("h002", "-20y")] {
         fixture.kill_agent(host)?;
@@ -111,8 +106,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
 
 #[test]
 fn duplicate_agents_reported() -> Result<()> {
-    let test = "duplicate_agents_reported";
-    require_installed!(test; Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     let of = |status: &Value, host: &str| -> String {
         let hosts = status["hosts"].as_array().into_iter().flatten();

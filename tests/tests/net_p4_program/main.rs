@@ -278,11 +278,11 @@ fn check_pacing(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
 /// A queue marks, the receiver's port answers, the CNP returns to the sender's port, and the sender's flow is cut.
 #[test]
 fn local_cnp_cuts_local_flow() {
+    let test = test_name!();
     let file = SWITCH.replace(
         "np_enable = false\nrp_enable = false",
         "cp_enable = true\nrp_enable = true\nmin_time_between_cnps = '1s'\nrpg_time_reset = '10s'",
     );
-    let test = "local_cnp_cuts_local_flow";
     let Some(mut bench) = Bench::new(test, &file, |_| {}).unwrap() else { return };
     let (table, action) = bench.program.names("queue_depth", "fixed_depth").unwrap();
     let full = Entry::default_action(table, action, vec![1_000_u16.into()]);

@@ -12,7 +12,7 @@ const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
 /// Without an entry for a host no answer has its address, unless enabled.
 #[test]
 fn unknown_host_marks_answered_if_enabled() {
-    let test = "unknown_host_marks_answered_if_enabled";
+    let test = test_name!();
     for other_host in [false, true] {
         let here = format!("np_enable = true\nnp_other_host = {other_host}\nmin_time_between_cnps = '0us'");
         let Some(mut bench) = Bench::new(test, &SWITCH.replace("np_enable = false", &here), |_| {}).unwrap()

@@ -48,8 +48,8 @@ fn check_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
 
 #[test]
 fn page_handles_100_hosts_1000_qps() -> Result<()> {
-    let test = "page_handles_100_hosts_1000_qps";
-    require_installed!(test; Browser, Etcd);
+    let test = test_name!();
+    require_installed!(Browser, Etcd);
     let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
     let control = dir.path().join("control").display().to_string();
     let _daemon = MockDaemon::listen(&control)?;
@@ -98,8 +98,7 @@ fn watch(test: &str, page: &Page) -> Result<()> {
 
 #[test]
 fn idle_host_is_not_healthy_on_page() -> Result<()> {
-    let test = "idle_host_is_not_healthy_on_page";
-    require_installed!(test; Browser, Etcd);
+    require_installed!(Browser, Etcd);
     let etcd = Etcd::start(1, &[])?;
     let report = |host: &str, interfaces: &[&str], applying: Option<u64>| {
         let report = json!({
@@ -123,8 +122,7 @@ fn idle_host_is_not_healthy_on_page() -> Result<()> {
 
 #[test]
 fn missing_data_is_unknown_on_page() -> Result<()> {
-    let test = "missing_data_is_unknown_on_page";
-    require_installed!(test; Browser, Etcd);
+    require_installed!(Browser, Etcd);
     let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
     let control = dir.path().join("control").display().to_string();
     let page = Page::start(&["--fleet", "--etcd", &etcd.endpoints(), "--control", &control])?;
@@ -148,8 +146,8 @@ fn missing_data_is_unknown_on_page() -> Result<()> {
 
 #[test]
 fn rollout_shown_and_aborted_on_page() -> Result<()> {
-    let test = "rollout_shown_and_aborted_on_page";
-    require_installed!(test; Browser, Etcd);
+    let test = test_name!();
+    require_installed!(Browser, Etcd);
     let fixture = FleetFixture::new(1, 4)?;
     let dir = tempfile::tempdir()?;
     let token = super::fixture::token(dir.path())?;

@@ -18,9 +18,9 @@ fn last(values: &Value) -> Option<f64> {
 
 #[test]
 fn drawn_values_match_kernel() -> Result<()> {
-    let test = "drawn_values_match_kernel";
-    require!(test);
-    require_installed!(test; Browser);
+    let test = test_name!();
+    require!();
+    require_installed!(Browser);
     let fixture = PageFixture::new("page")?;
     let page = Page::start(&["--control", &fixture.daemon.socket()])?;
     let mut browser = Browser::start()?;
@@ -95,9 +95,9 @@ fn drawn_values_match_kernel() -> Result<()> {
 
 #[test]
 fn page_change_reverts_unless_confirmed() -> Result<()> {
-    let test = "page_change_reverts_unless_confirmed";
-    require!(test);
-    require_installed!(test; Browser);
+    let test = test_name!();
+    require!();
+    require_installed!(Browser);
     let fixture = PageFixture::new("page-write")?;
     let page = Page::start(&["--control", &fixture.daemon.socket(), "--allow-write", &fixture.token()?])?;
     let mut browser = Browser::start()?;
@@ -177,8 +177,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
 
 #[test]
 fn request_without_token_or_origin_rejected() -> Result<()> {
-    let test = "request_without_token_or_origin_rejected";
-    require!(test);
+    require!();
     let fixture = PageFixture::new("page-guard")?;
     let readable = Page::start(&["--control", &fixture.daemon.socket()])?;
     let page = Page::start(&["--control", &fixture.daemon.socket(), "--allow-write", &fixture.token()?])?;
