@@ -64,10 +64,11 @@ impl Host {
         Ok(self.run(|| RawSocket::open_to_send(index))??)
     }
 
-    /// A datagram socket for UDP port 4791 at 10.0.0.1 on `iface`: it receives packets that reach the host's own stack.
-    pub fn roce_socket(&self, iface: &str) -> Result<UdpSocket> {
-        self.add_v4(iface, 1, 24)?;
-        let socket = self.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), ROCE_V2_PORT)))??;
+    /// A datagram socket for UDP port 4791 at 10.0.0.`host` on `iface`: it receives packets that reach the host's own
+    /// stack, which otherwise answers with ICMP.
+    pub fn roce_socket(&self, iface: &str, host: u8) -> Result<UdpSocket> {
+        self.add_v4(iface, host, 24)?;
+        let socket = self.run(|| UdpSocket::bind((Ipv4Addr::from(v4(host)), ROCE_V2_PORT)))??;
         socket.set_read_timeout(Some(TIMEOUT))?;
         Ok(socket)
     }

@@ -44,8 +44,7 @@ fn overloaded_receiver_answers_unmarked_data() -> Result<()> {
     let file = format!("{HOST}np_host_congestion = true\nmin_time_between_cnps = '10ms'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     daemon.wait_for_log(&["task started", "\"task\":\"host_congestion\""])?;
-    // Without it the stack answers with ICMP.
-    let _endpoint = pair.a.roce_socket("a0")?;
+    let _endpoint = pair.a.roce_socket("a0", 1)?;
     let frame = Roce { src: 2, dst: 1, ecn: Ecn::ECT0, payload: 16, ..Roce::default() }.frame();
     let peer = pair.b.socket("b0")?;
     peer.send(&frame)?;

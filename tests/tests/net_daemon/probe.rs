@@ -50,7 +50,7 @@ fn silent_connection_gets_one_local_nak() -> Result<()> {
     let file = HOST.replace("link_rate = '1gbit'\n", "link_rate = '1gbit'\ntail_loss_probe = 'force'\n");
     let mut daemon = Daemon::start(&pair.a, &file)?;
     daemon.wait_for_log(&["task started", "\"task\":\"probe\""])?;
-    let stack = pair.a.roce_socket("a0")?;
+    let stack = pair.a.roce_socket("a0", 1)?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let own = QpId { addr: mapped(v4(1)), qpn: OWN_QPN, vlan: 0 };
     pair.a.attachment("a0")?.maps.set_pair(&own, &QpPair::new(0x11, PairSource::Static))?;

@@ -6,7 +6,6 @@ use aya::Ebpf;
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLinkId, TcAttachOptions, TcAttachType};
 use aya::programs::{Xdp, XdpMode};
-use dcqcn_common::wire::udp::ROCE_V2_PORT;
 use dcqcn_tests::bpf::{baselines, detach_link};
 use dcqcn_tests::prelude::*;
 
@@ -28,12 +27,7 @@ fn serving(host: &Host, file: &str) -> Result<Daemon> {
 
 /// RoCE in both directions and TCP, at a bounded rate, while `work` runs.
 fn under_load<T>(pair: &Pair, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let endpoint = |host: &Host, iface, number| -> Result<UdpSocket> {
-        host.add_v4(iface, number, 24)?;
-        Ok(host.run(|| UdpSocket::bind((Ipv4Addr::from(v4(number)), ROCE_V2_PORT)))??)
-    };
-    // Without them the stacks answer with ICMP.
-    let _endpoints = [endpoint(&pair.a, "a0", 1)?, endpoint(&pair.b, "b0", 2)?];
+    let _endpoints = [pair.a.roce_socket("a0", 1)?, pair.b.roce_socket("b0", 2)?];
     let listener = pair.b.run(|| TcpListener::bind((Ipv4Addr::from(v4(2)), 5_001)))??;
     let mut near = pair.a.run(|| TcpStream::connect((Ipv4Addr::from(v4(2)), 5_001)))??;
     let mut far = listener.accept()?.0;

@@ -4,6 +4,7 @@ use dcqcn_common::layout::Pair as QpPair;
 use dcqcn_common::wire::cnp;
 use dcqcn_common::wire::udp::{self, Udp};
 use dcqcn_support::clock::monotonic_ns;
+use dcqcn_tests::host::datagram;
 use dcqcn_tests::prelude::*;
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -29,9 +30,7 @@ fn answered(pair: &Pair, data: &Roce, expected: &[u8]) -> Result<()> {
 fn congested_host_answers_unmarked_data() -> Result<()> {
     let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &["link_rate=1gbit", "np_host_congestion=on"])?;
-    pair.b.add_v4("b0", 2, 24)?;
-    // Without it the host's stack answers with ICMP.
-    let _endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
+    let _endpoint = pair.b.roce_socket("b0", 2)?;
     let a = pair.a.socket("a0")?;
     let data = Roce { ecn: Ecn::ECT0, ..Roce::default() };
     a.send(&data.frame())?;
@@ -51,13 +50,8 @@ fn congested_host_answers_unmarked_data() -> Result<()> {
 fn cnp_of_user_space_data_has_valid_checksum() -> Result<()> {
     let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
-    pair.a.add_v4("a0", 1, 24)?;
-    pair.b.add_v4("b0", 2, 24)?;
-    // Without it the host's stack answers with ICMP.
-    let _endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
-    let socket = pair.a.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), udp::ROCE_V2_PORT)))??;
+    let (socket, _endpoint) = (pair.a.roce_socket("a0", 1)?, pair.b.roce_socket("b0", 2)?);
     setsockopt(&socket, sockopt::Ipv4Tos, &i32::from(Ecn::CE.apply(0)))?;
-    socket.set_read_timeout(Some(TIMEOUT))?;
     // The checksum is completed before the packet leaves.
     pair.b.command("ethtool -K b0 tx off")?;
     let data = ce();
@@ -73,15 +67,10 @@ fn cnp_of_user_space_data_has_valid_checksum() -> Result<()> {
 fn one_cnp_per_interval() -> Result<()> {
     let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
-    pair.b.add_v4("b0", 2, 24)?;
-    let endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
-    endpoint.set_read_timeout(Some(TIMEOUT))?;
-
+    let endpoint = pair.b.roce_socket("b0", 2)?;
     let data = ce();
     answered(&pair, &data, &data.cnp(None, CNP_TOS))?;
-    let mut datagram = [0; 4_096];
-    let len = endpoint.recv(&mut datagram)?;
-    assert_eq!(&datagram[..len], &data.frame()[data.bth()..], "the receiver's socket gets the data");
+    assert_eq!(datagram(&endpoint)?, data.frame()[data.bth()..], "the receiver's socket gets the data");
 
     let a = pair.a.socket("a0")?;
     a.send(&Roce { psn: 8, ..data.clone() }.frame())?;
@@ -133,9 +122,7 @@ fn cnp_charged_at_own_length() -> Result<()> {
 fn clones_stop_if_egress_does_not_see_them() -> Result<()> {
     let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
-    pair.b.add_v4("b0", 2, 24)?;
-    // Without it the host's stack answers with ICMP.
-    let _endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
+    let _endpoint = pair.b.roce_socket("b0", 2)?;
     fs::remove_file(pair.b.pins("b0")?.join("egress"))?;
     let a = pair.a.socket("a0")?;
     for dest_qpn in 2..=21 {
@@ -145,68 +132,6 @@ fn clones_stop_if_egress_does_not_see_them() -> Result<()> {
     let count = |stat| pair.b.count("b0", Hook::Ingress, stat);
     assert_eq!((count(Stat::NpCloneUnseen)?, count(Stat::NpCnpLimited)?), (1, 19));
     Ok(())
-}
-
-#[test]
-fn other_packets_get_no_cnp() -> Result<()> {
-    let pair = new_pair!();
-    pair.b.attach("b0", Role::Host, &CHANGES)?;
-    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
-    let read_request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..ce() };
-    let mut sent = vec![
-        Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..ce() }.frame(),
-        Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 1, payload: 256, ..ce() }.frame(),
-        read_request.frame(),
-        Roce { ecn: Ecn::ECT0, ..ce() }.frame(),
-        Roce { ecn: Ecn::ECT1, ..ce() }.frame(),
-        Roce { ecn: Ecn::NOT_ECT, ..ce() }.frame(),
-        // A marked CNP.
-        Roce { src: 2, dst: 1, ..ce() }.cnp(None, CNP_TOS | Ecn::CE.bits()),
-        Roce { v6: true, opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..ce() }.frame(),
-    ];
-    let mut cut = ce().frame();
-    cut.truncate(50);
-    sent.push(cut);
-    for frame in &sent {
-        a.send(frame)?;
-    }
-    assert_eq!(b.expect_all(sent.len())?, sent, "all packets arrive unchanged");
-    assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "nothing comes back");
-    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpEcnMarked)?, 0);
-    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::Malformed)?, 1);
-    // Turned off while traffic runs: no answer either, and none is counted.
-    pair.b.set("b0", &["np_enable=off"])?;
-    a.send(&ce().frame())?;
-    assert_eq!(a.receive(SILENCE)?, None);
-    Ok(())
-}
-
-#[test]
-fn cnp_carries_sender_qpn_if_known() -> Result<()> {
-    let pair = new_pair!();
-    pair.b.attach("b0", Role::Host, &CHANGES)?;
-    let v6 = Roce { v6: true, ..ce() };
-    answered(&pair, &v6, &v6.cnp(None, CNP_TOS))?;
-    // A datagram names its sender's QP; the reserved bytes are zero.
-    for v6 in [false, true] {
-        let datagram = Roce { v6, opcode: Opcode::UD_SEND_ONLY, dest_qpn: 0x31, source_qpn: 0x32, ..ce() };
-        answered(&pair, &datagram, &datagram.cnp(Some(0x32), CNP_TOS))?;
-    }
-    let known = Roce { dest_qpn: 0x41, ..ce() };
-    let receiver = QpId { addr: mapped(v4(2)), qpn: 0x41, vlan: 0 };
-    let sender = QpPair::new(0x0042_4242, PairSource::Static);
-    pair.b.attachment("b0")?.maps.set_pair(&receiver, &sender)?;
-    answered(&pair, &known, &known.cnp(Some(0x0042_4242), CNP_TOS))?;
-    assert_eq!(pair.b.count("b0", Hook::Egress, Stat::NpCnpHinted)?, 1);
-    // Other operations that carry data.
-    let opcodes = [Opcode::RC_SEND_ONLY, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, Opcode::UC_RDMA_WRITE_LAST];
-    for (opcode, dest_qpn) in opcodes.into_iter().zip(0x51..) {
-        let data = Roce { opcode, dest_qpn, ..ce() };
-        answered(&pair, &data, &data.cnp(None, CNP_TOS))?;
-    }
-    // A frame as long as its MTU, whose CNP is a small part of it.
-    let long = Roce { dest_qpn: 0x61, payload: 4_096, ..ce() };
-    answered(&pair, &long, &long.cnp(None, CNP_TOS))
 }
 
 /// The receiver's daemon has entered the pair of its kernel's QP; the sender has no daemon.

@@ -1,7 +1,6 @@
 //! RP: data creates a flow, a CNP cuts it by whichever interface it arrives, and a forged one does not.
 
 use dcqcn_common::flow::{Cnps, RpFlow};
-use dcqcn_common::layout::Pair as QpPair;
 use dcqcn_tests::host::datagram;
 use dcqcn_tests::prelude::*;
 
@@ -70,67 +69,24 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
         pair.a.socket("a0")?.send(&data.frame())?;
         let before = pair.a.flow("a0", &data)?;
         let valid = data.cnp(None, CNP_TOS);
-
-        let damaged = |at: usize| {
-            let mut cnp = valid.clone();
-            cnp[at] ^= 1;
-            cnp
-        };
-        // The QPN in the BTH and the ICRC itself. The hint then names no flow, for which no ICRC is computed.
-        for (at, expected) in [
-            (data.bth() + 7, Stat::RpCnpInvalid),
-            (data.bth() + 12 + 7, Stat::RpCnpUnknownFlow),
-            (valid.len() - 1, Stat::RpCnpInvalid),
+        let mut damaged = valid.clone();
+        damaged[data.bth() + 7] ^= 1;
+        for (forged, expected) in [
+            (damaged, Stat::RpCnpInvalid),
+            (Roce { dst: 9, ..data.clone() }.cnp(None, CNP_TOS), Stat::RpCnpUnknownFlow),
+            (data.cnp(Some(0), CNP_TOS), Stat::RpCnpUnknownFlow),
         ] {
-            assert_eq!(outcome(&pair, &damaged(at))?, expected, "byte {at}");
+            assert_eq!(outcome(&pair, &forged)?, expected);
         }
-        let mut cut = valid.clone();
-        cut.truncate(valid.len() - 1);
-        let trimmed = pair.a.count("a0", Hook::Ingress, Stat::Trimmed)?;
-        let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
-        b.send(&cut)?;
-        assert_eq!(a.expect()?, cut, "a truncated packet is not a CNP, and passes");
-        assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::Trimmed)?, trimmed + 1);
-        for (forged, what) in [
-            (Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS), "another QP's hint"),
-            (Roce { dst: 9, ..data.clone() }.cnp(None, CNP_TOS), "another peer's address"),
-            (data.cnp(Some(0x11), CNP_TOS), "an unknown sender's QPN"),
-            (data.cnp(Some(0), CNP_TOS), "no QPN at all"),
-        ] {
-            assert_eq!(outcome(&pair, &forged)?, Stat::RpCnpUnknownFlow, "{what}");
-        }
-        assert_eq!(pair.a.flow("a0", &data)?, before, "none of them has changed the flow");
-
+        assert_eq!(pair.a.flow("a0", &data)?, before);
         assert_eq!(outcome(&pair, &valid)?, Stat::RpCnpHandled);
         let once = pair.a.flow("a0", &data)?;
         for soon in 1..=3 {
             assert_eq!(outcome(&pair, &valid)?, Stat::RpCnpTooSoon);
-            let now = pair.a.flow("a0", &data)?;
             let cnps = Cnps { ignored: soon, ..once.cnps };
-            assert_eq!(now, RpFlow { cnps, ..once }, "a flood cuts once per interval");
+            assert_eq!(pair.a.flow("a0", &data)?, RpFlow { cnps, ..once }, "a flood cuts once per interval");
         }
     }
-    Ok(())
-}
-
-#[test]
-fn nic_cnp_resolved_by_sender_qpn() -> Result<()> {
-    let pair = new_pair!();
-    pair.a.attach("a0", Role::Host, &CHANGES)?;
-    let a = pair.a.socket("a0")?;
-    // A pair that the operator entered: local QP 0x22 sends to 0x11.
-    let data = Roce::default();
-    let own = QpId { addr: mapped(v4(1)), qpn: 0x22, vlan: 0 };
-    let peer = QpPair::new(0x11, PairSource::Static);
-    pair.a.attachment("a0")?.maps.set_pair(&own, &peer)?;
-    a.send(&data.frame())?;
-    assert_eq!(outcome(&pair, &data.cnp(Some(0x22), CNP_TOS))?, Stat::RpCnpHandled);
-    assert_eq!(rate_bps(&pair, &data)?, LINE_BPS / 2);
-    // A datagram's pair is learned from the datagram.
-    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 0x31, source_qpn: 0x32, ..data };
-    a.send(&datagram.frame())?;
-    assert_eq!(outcome(&pair, &datagram.cnp(Some(0x32), CNP_TOS))?, Stat::RpCnpHandled);
-    assert_eq!(rate_bps(&pair, &datagram)?, LINE_BPS / 2);
     Ok(())
 }
 
@@ -140,7 +96,7 @@ fn handled_cnps_consumed_if_enabled() -> Result<()> {
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     pair.a.set("a0", &["cnp_consume=on"])?;
     // A packet socket sees each packet before TC does.
-    let stack = pair.a.roce_socket("a0")?;
+    let stack = pair.a.roce_socket("a0", 1)?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let data = Roce::default();
     a.send(&data.frame())?;
@@ -209,7 +165,7 @@ fn cnp_on_any_interface_cuts_flow() -> Result<()> {
 
     pair.a.set("a0", &["cnp_consume=on"])?;
     // A packet socket sees each packet before TC does.
-    let stack = pair.a.roce_socket("a1")?;
+    let stack = pair.a.roce_socket("a1", 1)?;
     b1.send(&cnp)?;
     // A later packet is received, but not this one.
     b1.send(&unrelated)?;

@@ -190,8 +190,7 @@ fn check(test: &str, deliveries: &[Delivery]) -> Result<()> {
     }
     deliveries.iter().try_for_each(|delivery| delivery.enable(&pair))?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;
-    // Without it the stack answers with ICMP.
-    let _endpoint = pair.a.roce_socket("a0")?;
+    let _endpoint = pair.a.roce_socket("a0", 1)?;
     pair.b.add_v4("b0", 2, 24)?;
 
     let flows = (FIRST_PEER..FIRST_PEER + FLOWS).map(|dst| Roce { dst, ..Roce::default() });
