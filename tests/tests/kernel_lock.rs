@@ -31,72 +31,63 @@ fn egress(ebpf: &Ebpf) -> Result<&SchedClassifier> {
     Ok(ebpf.program(PROGRAMS[2]).context("no egress program")?.try_into()?)
 }
 
-#[test]
-fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
-    require!();
-    let (ebpf, maps) = load(100_000_000_000, |_| {})?;
-    let egress = egress(&ebpf)?;
-
-    let packet = Roce::default().frame();
-    let run = || -> Result<()> {
-        for _ in 0..CALLS {
-            let options = TestRunOptions { data_in: Some(&packet), repeat: REPEAT, ..TestRunOptions::new() };
-            egress.test_run(options)?;
-        }
-        Ok(())
-    };
-    thread::scope(|scope| {
-        let threads = [scope.spawn(run), scope.spawn(run)];
-        // A reader gets the state of a set between two packets.
-        for _ in 0..1_000 {
-            for flow in maps.rp_flows() {
-                let (_, _, flow) = flow?;
-                ensure!(flow.hot.bytes == flow.hot.packets * packet.len() as u64, "half a packet: {flow:?}");
-            }
-        }
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
-    })?;
-
-    let counters = maps.counters()?[Hook::Egress.slot()];
-    let sent = u64::from(2 * CALLS * REPEAT);
-    ensure!(counters.stat[Stat::RoceData as usize] == sent, "{sent} packets: {counters:?}");
-    let flows: Vec<_> = maps.rp_flows().collect::<Result<_, _>>()?;
-    let [(_, _, flow)] = flows.as_slice() else { return Err(anyhow!("one flow: {flows:?}")) };
-    let skipped = counters.stat[Stat::TableBusy as usize];
-    ensure!(flow.hot.packets + skipped == sent, "{}, {skipped} passed by, {sent} sent", flow.hot.packets);
+/// Runs a packet through the program, several times.
+fn send(egress: &SchedClassifier, packet: &[u8], repeat: u32) -> Result<()> {
+    let options = TestRunOptions { data_in: Some(packet), repeat, ..TestRunOptions::new() };
+    egress.test_run(options)?;
     Ok(())
 }
 
-/// As many flows as the set has ways: each has its own lock, and flows are inserted while others are used.
+/// Runs `send` on two CPUs, with these arguments, while this thread repeats `read`.
+fn on_two_cpus(
+    arguments: [u32; 2],
+    send: impl Fn(u32) -> Result<()> + Sync,
+    read: impl Fn() -> Result<()>,
+) -> Result<()> {
+    thread::scope(|scope| {
+        let send = &send;
+        let threads = arguments.map(|argument| scope.spawn(move || send(argument)));
+        while !threads.iter().any(thread::ScopedJoinHandle::is_finished) {
+            read()?;
+        }
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
+    })
+}
+
+/// Of one flow, and of as many as the set has ways: each has its own lock, and is inserted while others are used.
 #[test]
 fn two_cpus_count_every_packet() -> Result<()> {
     require!();
-    let (ebpf, maps) = load(100_000_000_000, |_| {})?;
-    let egress = egress(&ebpf)?;
-    let flows = WAYS as u32;
-    let run = |first: u32| -> Result<()> {
-        for call in 0..2 * flows {
-            let packet = Roce { dest_qpn: 0x11 + (first + call) % flows, ..Roce::default() }.frame();
-            let options = TestRunOptions { data_in: Some(&packet), repeat: REPEAT, ..TestRunOptions::new() };
-            egress.test_run(options)?;
-        }
-        Ok(())
-    };
-    thread::scope(|scope| {
+    for flows in [1, WAYS as u32] {
+        let (ebpf, maps) = load(100_000_000_000, |_| {})?;
+        let egress = egress(&ebpf)?;
+        let packet = |flow: u32| Roce { dest_qpn: 0x11 + flow % flows, ..Roce::default() }.frame();
+        let bytes = packet(0).len() as u64;
+        let run = |first: u32| (first..first + CALLS).try_for_each(|flow| send(egress, &packet(flow), REPEAT));
+        // A reader gets the state of a set between two packets.
+        let verify = || -> Result<()> {
+            for flow in maps.rp_flows() {
+                let (_, _, flow) = flow?;
+                ensure!(flow.hot.bytes == flow.hot.packets * bytes, "half a packet: {flow:?}");
+            }
+            Ok(())
+        };
         // In sequence, so that both CPUs contend for each flow and its neighbours.
-        let threads = [scope.spawn(|| run(0)), scope.spawn(|| run(1))];
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
-    })?;
+        on_two_cpus([0, 1], run, verify)?;
 
-    let stat = maps.counters()?[Hook::Egress.slot()].stat;
-    let sent = u64::from(2 * 2 * flows * REPEAT);
-    ensure!(stat[Stat::RoceData as usize] == sent, "{sent} packets: {stat:?}");
-    let (new, evicted) = (stat[Stat::RpFlowNew as usize], stat[Stat::RpFlowEvicted as usize]);
-    ensure!((new, evicted) == (flows.into(), 0), "{stat:?}");
-    let found: Vec<_> = maps.rp_flows().collect::<Result<_, _>>()?;
-    let counted: u64 = found.iter().map(|(_, _, flow)| flow.hot.packets).sum();
-    let skipped = stat[Stat::TableBusy as usize];
-    ensure!(found.len() == WAYS && counted + skipped == sent, "{counted} + {skipped} of {sent}");
+        let stat = maps.counters()?[Hook::Egress.slot()].stat;
+        let sent = u64::from(2 * CALLS * REPEAT);
+        ensure!(stat[Stat::RoceData as usize] == sent, "{sent} packets: {stat:?}");
+        let (new, evicted) = (stat[Stat::RpFlowNew as usize], stat[Stat::RpFlowEvicted as usize]);
+        ensure!((new, evicted) == (flows.into(), 0), "{stat:?}");
+        let found: Vec<_> = maps.rp_flows().collect::<Result<_, _>>()?;
+        let counted: u64 = found.iter().map(|(_, _, flow)| flow.hot.packets).sum();
+        let skipped = stat[Stat::TableBusy as usize];
+        ensure!(
+            found.len() == flows as usize && counted + skipped == sent,
+            "{counted} + {skipped} of {sent}"
+        );
+    }
     Ok(())
 }
 
@@ -113,14 +104,7 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
         let payload = 64 * (1 + flow % FLOWS) as usize;
         Roce { dest_qpn: 0x20 + flow % FLOWS, payload, ..Roce::default() }.frame()
     };
-    let run = |step: u32| -> Result<()> {
-        for call in 0..SHORT_CALLS {
-            let packet = packet(call * step);
-            let options = TestRunOptions { data_in: Some(&packet), repeat: 8, ..TestRunOptions::new() };
-            egress.test_run(options)?;
-        }
-        Ok(())
-    };
+    let run = |step: u32| (0..SHORT_CALLS).try_for_each(|call| send(egress, &packet(call * step), 8));
     let verify = || -> Result<()> {
         for flow in maps.rp_flows() {
             let (_, _, flow) = flow?;
@@ -129,14 +113,8 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
         }
         Ok(())
     };
-    thread::scope(|scope| {
-        // Steps coprime to the number of flows, so that both CPUs visit all flows.
-        let threads = [scope.spawn(|| run(5)), scope.spawn(|| run(7))];
-        for _ in 0..200 {
-            verify()?;
-        }
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
-    })?;
+    // Steps coprime to the number of flows, so that both CPUs visit all flows.
+    on_two_cpus([5, 7], run, verify)?;
     verify()?;
     let stat = maps.counters()?[Hook::Egress.slot()].stat;
     ensure!(stat[Stat::RpFlowEvicted as usize] > u64::from(SHORT_CALLS) / 10, "{stat:?}");

@@ -5,16 +5,32 @@ use std::fmt::Write as _;
 use dcqcn_params::{Profile, Settings};
 use dcqcn_replay::trace::{self, EngineKind, Format, Options};
 
-/// Every profile, on a supported link.
-const PROFILES: [(Profile, &str); 7] = [
-    (Profile::Paper, "40gbit"),
-    (Profile::Paper, "800gbit"),
-    (Profile::Nvidia, "100gbit"),
-    (Profile::Hpcc, "25gbit"),
-    (Profile::Irdma, "100gbit"),
-    (Profile::Lab, "1gbit"),
-    (Profile::Lab, "20mbit"),
+/// Every profile on a supported link, and other parameters, each with the seed of its events.
+const CASES: [(u64, Profile, &[&str]); 14] = [
+    (1, Profile::Paper, &["link_rate=40gbit"]),
+    (2, Profile::Paper, &["link_rate=800gbit"]),
+    (3, Profile::Nvidia, &["link_rate=100gbit"]),
+    (4, Profile::Hpcc, &["link_rate=25gbit"]),
+    (5, Profile::Irdma, &["link_rate=100gbit"]),
+    (6, Profile::Lab, &["link_rate=1gbit"]),
+    (7, Profile::Lab, &["link_rate=20mbit"]),
+    (100, Profile::Paper, &[LINK, "rpg_byte_reset=0"]),
+    (101, Profile::Paper, &[LINK, "rpg_time_reset=0", "rpg_byte_reset=20KB"]),
+    (102, Profile::Paper, &[LINK, "rpg_byte_reset=100KB", "rpg_threshold=1", "rpg_hai_rate=1gbit"]),
+    (103, Profile::Paper, &[LINK, "rate_reduce_monitor_period=40us", "rpg_gd=13", "rpg_min_dec_fac=80"]),
+    (104, Profile::Paper, &[LINK, "wire_overhead=24", "pacing_credit=100us", "rpg_max_rate=3gbit"]),
+    (
+        105,
+        Profile::Paper,
+        &[LINK, "rp_variant=firmware", "rate_to_set_on_first_cnp=1gbit", "clamp_tgt_rate=on"],
+    ),
+    (
+        106,
+        Profile::Paper,
+        &[LINK, "rp_variant=firmware", "alpha_bits=10", "clamp_tgt_rate_after_time_inc=off"],
+    ),
 ];
+const LINK: &str = "link_rate=10gbit";
 const EVENTS: usize = 1_000;
 
 fn options(profile: Profile, changes: &[&str]) -> Options {
@@ -74,32 +90,9 @@ fn events(seed: u64) -> String {
 }
 
 #[test]
-fn engines_agree_for_every_profile() {
-    for ((profile, rate), seed) in PROFILES.iter().zip(1..) {
-        let rate = format!("link_rate={rate}");
-        if !agree("engines_agree_for_every_profile", &options(*profile, &[&rate]), &events(seed)) {
-            return;
-        }
-    }
-}
-
-#[test]
-fn engines_agree_for_any_parameters() {
-    for (changes, seed) in [
-        &["rpg_byte_reset=0"][..],
-        &["rpg_time_reset=0", "rpg_byte_reset=20KB"],
-        &["rpg_byte_reset=100KB", "rpg_threshold=1", "rpg_hai_rate=1gbit"],
-        &["rate_reduce_monitor_period=40us", "rpg_gd=13", "rpg_min_dec_fac=80"],
-        &["wire_overhead=24", "pacing_credit=100us", "rpg_max_rate=3gbit"],
-        &["rp_variant=firmware", "rate_to_set_on_first_cnp=1gbit", "clamp_tgt_rate=on"],
-        &["rp_variant=firmware", "alpha_bits=10", "clamp_tgt_rate_after_time_inc=off"],
-    ]
-    .iter()
-    .zip(100..)
-    {
-        let changes: Vec<&str> = changes.iter().copied().chain(["link_rate=10gbit"]).collect();
-        let options = options(Profile::Paper, &changes);
-        if !agree("engines_agree_for_any_parameters", &options, &events(seed)) {
+fn engines_agree_for_all_parameters() {
+    for (seed, profile, changes) in CASES {
+        if !agree("engines_agree_for_all_parameters", &options(profile, changes), &events(seed)) {
             return;
         }
     }
