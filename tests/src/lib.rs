@@ -22,5 +22,6 @@ pub mod retry;
 pub mod skip;
 pub mod socket;
 pub mod tap;
+pub mod traffic;
 pub mod vectors;
 pub mod vm;

@@ -63,7 +63,8 @@ fn two_cpus_count_every_packet() -> Result<()> {
         let egress = egress(&ebpf)?;
         let packet = |flow: u32| Roce { dest_qpn: 0x11 + flow % flows, ..Roce::default() }.frame();
         let bytes = packet(0).len() as u64;
-        let run = |first: u32| (first..first + CALLS).try_for_each(|flow| send(egress, &packet(flow), REPEAT));
+        let run =
+            |first: u32| (first..first + CALLS).try_for_each(|flow| send(egress, &packet(flow), REPEAT));
         // A reader gets the state of a set between two packets.
         let verify = || -> Result<()> {
             for flow in maps.rp_flows() {

@@ -2,11 +2,10 @@
 
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_tests::prelude::*;
+use dcqcn_tests::traffic::Traffic;
 
 const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[interface.parameters]\nlink_rate = '600mbit'\n\
                     rpg_time_reset = '0ns'\nrpg_byte_reset = '0B'\n";
-/// Between two packets.
-const PACKET_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Writes versions of maps and programs into the journal, and returns the previous ones.
 fn version_and_object(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> {
@@ -63,35 +62,26 @@ fn other_layout_version_keeps_running() -> Result<()> {
     let pair = new_pair!("htb");
     let mut before = Daemon::start(&pair.a, FILE)?;
     before.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
-    let (objects, mut of) = (LoadedObjects::by(&pair.a, "a0")?, (0, String::new()));
-    let (sender, receiver) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
-    let mut sent = 0_usize;
-    let send = || -> Result<()> {
-        sender.send(&Roce::default().frame())?;
-        sent += 1;
-        thread::sleep(PACKET_INTERVAL);
-        Ok(())
-    };
-    while_repeating([send], || {
-        receiver.expect_all(50)?;
-        let first = slower(&pair, 600_000_000)?;
-        // From here on, the versions of the command and the attachment differ.
-        of = version_and_object(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
-        for line in
-            ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
-        {
-            expect_layout_error(&pair.a, line)?;
-        }
-        // The daemon continues: another cut, another rate.
-        receiver.expect_all(50)?;
-        slower(&pair, first)?;
-        // After it exits, a daemon of the other version manages and changes nothing, and logs the reason.
-        before.kill()?;
-        before.again(&pair.a)?;
-        before.wait_for_log(&["cannot manage interface; retrying", "layout version"])?;
-        Ok(receiver.expect_all(50).map(drop)?)
-    })?;
-    receiver.expect_all(sent.saturating_sub(150))?;
+    let objects = LoadedObjects::by(&pair.a, "a0")?;
+    let mut traffic = Traffic::start(&pair)?;
+    traffic.pass(50)?;
+    let first = slower(&pair, 600_000_000)?;
+    // From here on, the versions of the command and the attachment differ.
+    let of = version_and_object(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
+    for line in ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
+    {
+        expect_layout_error(&pair.a, line)?;
+    }
+    // The daemon continues: another cut, another rate.
+    traffic.pass(50)?;
+    slower(&pair, first)?;
+    // After it exits, a daemon of the other version manages and changes nothing, and logs the reason.
+    before.kill()?;
+    before.again(&pair.a)?;
+    before.wait_for_log(&["cannot manage interface; retrying", "layout version"])?;
+    traffic.pass(50)?;
+    ensure!(traffic.lost()? == 0);
+    traffic.end()?;
     version_and_object(&pair.a, (of.0, &of.1))?;
     let after = LoadedObjects::by(&pair.a, "a0")?;
     ensure!(after.programs == objects.programs, "{objects:?}, then {after:?}");

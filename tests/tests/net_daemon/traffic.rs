@@ -1,52 +1,20 @@
 //! Under traffic: the daemon's effect on rates, and no frame loss from any action.
 
-use std::collections::HashSet;
-
 use dcqcn_common::flow::RpFlow;
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_tests::prelude::*;
-
-/// Number of distinct frames that arrive, of the `sent` ones of [`under_traffic`].
-fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
-    let mut psns = HashSet::new();
-    while psns.len() < sent as usize {
-        let Some(frame) = socket.receive(TIMEOUT)? else { break };
-        let bth = frame.get(Roce::default().bth()..).and_then(Bth::parse).context("not RoCE")?.0;
-        if bth.dest_qpn() == Roce::default().dest_qpn {
-            psns.insert(bth.psn());
-        }
-    }
-    Ok(psns.len())
-}
-
-fn passed(host: &Host, more: u64) -> Result<()> {
-    // The flow exists once its first frame has left.
-    let packets = || flow(host).map_or(0, |flow| flow.hot.packets);
-    let from = packets();
-    wait_value(|| Ok(packets()), |now| *now >= from + more).map(drop)
-}
+use dcqcn_tests::traffic::Traffic;
 
 /// Runs `work` while host 1 sends; every frame must arrive.
 fn under_traffic(pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    let (sender, receiver) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
-    sender.limit_send_buffer(64 << 10)?;
-    let mut sent = 0;
-    let send = || -> Result<()> {
-        sender.send(&Roce { psn: sent, ..Roce::default() }.frame())?;
-        sent += 1;
-        thread::sleep(Duration::from_micros(500));
-        Ok(())
-    };
-    while_repeating([send], || {
-        passed(&pair.a, 100)?;
-        work()?;
-        passed(&pair.a, 100)
-    })?;
-    let arrived = arrived(&receiver, sent)?;
-    eprintln!("{sent} frames sent, {arrived} arrived");
-    ensure!(arrived == sent as usize, "{sent} frames sent, {arrived} arrived");
-    Ok(())
+    let mut traffic = Traffic::start(pair)?;
+    traffic.pass(100)?;
+    work()?;
+    traffic.pass(100)?;
+    let lost = traffic.lost()?;
+    ensure!(lost == 0, "{lost} of {} frames lost", traffic.sent());
+    traffic.end()
 }
 
 /// The flow, once this many CNPs for it have been handled.
@@ -140,13 +108,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     daemon.end()?;
     let before = LoadedObjects::by(&pair.a, "a0")?;
-    let info = pair.a.journal("a0")?;
-    let description = fs::read_to_string(&info)?;
-    // Simulates programs of another build.
-    let object = pair.a.attachment("a0")?.info.object;
-    let other = description.replace(&object, "0123456789abcdef");
-    assert_ne!(other, description);
-    fs::write(&info, &other)?;
+    pair.a.make_outdated("a0")?;
     let params = pair.a.attachment("a0")?.maps.params()?;
     under_traffic(&pair, || {
         pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
@@ -168,7 +130,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     assert!(pair.a.run(|| attach::upgrade("a0"))??.is_empty(), "current already");
 
     // Maps of another layout.
-    fs::write(&info, &other)?;
+    pair.a.make_outdated("a0")?;
     let mut maps = pair.a.attachment("a0")?.maps;
     let params = maps.params()?;
     let port = Port { layout_version: LAYOUT_VERSION + 1, ..params.port };

@@ -5,8 +5,7 @@ use std::fmt;
 use dcqcn_common::flow::RpFlow;
 use dcqcn_loader::attach::Id;
 use dcqcn_tests::prelude::*;
-
-use crate::traffic::Traffic;
+use dcqcn_tests::traffic::Traffic;
 
 /// Size of the tables of the daemon's attachments, which identifies its maps.
 pub(crate) const FLOWS: u32 = 1_531;

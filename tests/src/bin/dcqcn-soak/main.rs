@@ -4,7 +4,6 @@ mod commands;
 mod daemon;
 mod fixture;
 mod supervise;
-mod traffic;
 
 use std::process::ExitCode;
 use std::sync::Mutex;

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
-use dcqcn_tests::prelude::*;
+use crate::prelude::*;
 
 /// Between two packets.
 const PACKET_INTERVAL: Duration = Duration::from_micros(500);
@@ -22,14 +22,14 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-pub(crate) struct Traffic {
+pub struct Traffic {
     shared: Arc<Shared>,
     lost: u64,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
 impl Traffic {
-    pub(crate) fn start(pair: &Pair) -> Result<Self> {
+    pub fn start(pair: &Pair) -> Result<Self> {
         let shared = Arc::<Shared>::default();
         let (from, to) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         from.limit_send_buffer(64 << 10)?;
@@ -72,16 +72,18 @@ impl Traffic {
         Ok(Self { shared, lost: 0, threads })
     }
 
-    pub(crate) fn sent(&self) -> u64 {
+    pub fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn pass(&self, more: u64) -> Result<()> {
+    /// Waits until more packets were sent.
+    pub fn pass(&self, more: u64) -> Result<()> {
         let goal = self.sent() + more;
         self.wait_until("no packet is sent", || self.sent() >= goal)
     }
 
-    pub(crate) fn lost(&mut self) -> Result<u64> {
+    /// Packets that were sent since the last call and do not arrive.
+    pub fn lost(&mut self) -> Result<u64> {
         self.shared.is_paused.store(true, Ordering::Release);
         let is_paused = || self.shared.has_paused.load(Ordering::Acquire);
         self.wait_until("the sender does not pause: a packet is not sent", is_paused)?;
@@ -105,7 +107,7 @@ impl Traffic {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    pub(crate) fn end(mut self) -> Result<()> {
+    pub fn end(mut self) -> Result<()> {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.threads
             .drain(..)
