@@ -24,6 +24,9 @@ rpg_byte_reset = '0B'
 /// Part of a file: a socket for clients.
 pub const CONTROL: &str = "[control]\nsocket = 'DIR/control'\n";
 
+/// Part of a file: metrics, for [`scrape`].
+pub const METRICS: &str = "[metrics]\nlisten = '127.0.0.1:9310'\n";
+
 /// A daemon with its file and log; killed when its test ends. `DIR` in a file is its directory.
 pub struct Daemon {
     pub process: Running,
@@ -158,6 +161,11 @@ fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]
 /// Response to a request, in the host's namespace.
 pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
     host.run(|| http(address, &format!("GET {path} HTTP/1.1\r\nHost: dcqcn\r\nConnection: close\r\n\r\n")))?
+}
+
+/// Response of the host's daemon with [`METRICS`].
+pub fn scrape(host: &Host, path: &str) -> Result<String> {
+    get(host, "127.0.0.1:9310", path)
 }
 
 /// Mock of a service manager.

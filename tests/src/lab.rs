@@ -57,6 +57,12 @@ impl Lab {
         Ok(String::from_utf8(output.stdout)?)
     }
 
+    /// Attaches to interfaces, with small tables and no pacer.
+    pub fn attach(&self, ifaces: &[&str]) -> Result<()> {
+        let options = "--pacer none --flows 64 --set link_rate=1gbit";
+        ifaces.iter().try_for_each(|iface| self.ok(&format!("attach {iface} {options}")).map(drop))
+    }
+
     /// Runs a command that succeeds with `--json`, and returns its output.
     pub fn json(&self, line: &str) -> Result<Value> {
         Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)

@@ -40,7 +40,7 @@ pub use crate::command::{
     Running, binary, cpu_time, dcqcn, dcqcn_fleet, dcqcn_lab, dcqcn_with, error_of, find_program, memory_kb,
     output_of, status_field, words,
 };
-pub use crate::daemon::{CONTROL, Daemon, HOST, get};
+pub use crate::daemon::{CONTROL, Daemon, HOST, METRICS, get, scrape};
 pub use crate::fleet::{Etcd, FleetFixture};
 pub use crate::host::{Host, Pair, add_veth, join, request};
 pub use crate::kill::Tc;

@@ -108,11 +108,11 @@ fn missing_listen_address_retried() -> Result<()> {
     // From one address to the wildcard, on the same port: it conflicts only with itself.
     daemon.write(&file.replace("10.0.0.1", "0.0.0.0"))?;
     daemon.wait_for_log(&["serving metrics", "0.0.0.0:9310"])?;
-    assert!(get(&pair.a, "127.0.0.1:9310", "/healthz")?.starts_with("HTTP/1.1 200"));
+    assert!(scrape(&pair.a, "/healthz")?.starts_with("HTTP/1.1 200"));
     daemon
         .write(&format!("{file}[[interface]]\nname = 'nosuch'\n").replace("flows = 1024", "flows = 2048"))?;
     daemon.wait_for_log(&["reload rejected", "flows = 1024, which cannot become 2048"])?;
-    let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
+    let metrics = scrape(&pair.a, "/metrics")?;
     assert!(metrics.contains("dcqcn_config_last_reload_successful 0\n"), "{metrics}");
     daemon.end()
 }
@@ -123,7 +123,7 @@ fn silent_clients_do_not_block() -> Result<()> {
     let pair = new_pair!();
     pair.a.set_up("lo", true)?;
     setrlimit(Resource::RLIMIT_NOFILE, 4_096, 4_096).context("cannot have 4,096 file descriptors")?;
-    let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n"))?;
+    let mut daemon = Daemon::start(&pair.a, &format!("{HOST}{METRICS}"))?;
     daemon.wait_for_log(&["serving metrics"])?;
     daemon.attaches("a0")?;
     let idle = pair.a.run(|| -> Result<Vec<TcpStream>> {
@@ -135,7 +135,7 @@ fn silent_clients_do_not_block() -> Result<()> {
         };
         (0..CLIENTS).map(connect).collect()
     })??;
-    assert!(get(&pair.a, "127.0.0.1:9310", "/metrics")?.contains("interface=\"a0\""));
+    assert!(scrape(&pair.a, "/metrics")?.contains("interface=\"a0\""));
     let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count();
     ensure!(open < 300, "{open} file descriptors");
     pair.also("a1", "b1")?;
@@ -197,21 +197,21 @@ fn many_interfaces_served() -> Result<()> {
     // As in the unit, except for the watchdog's 30 s.
     let address = manager.address()?;
     let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "10000000")];
-    let file = format!("{}[metrics]\nlisten = '127.0.0.1:9310'\n", many_links()?);
+    let file = format!("{}{METRICS}", many_links()?);
     let began = Instant::now();
     let mut daemon = Daemon::start_with(&pair.a, &file, &["--log-format", "json"], &environment)?;
     manager.wait_for("READY=1", TIMEOUT * 20)?;
     let attached = began.elapsed();
     let attaching = cpu_time(daemon.pid())?;
     assert_eq!(pair.a.attached()?.len(), ports);
-    let metrics = || get(&pair.a, "127.0.0.1:9310", "/metrics");
+    let metrics = || scrape(&pair.a, "/metrics");
     wait_value(|| Ok(metrics()?.matches("dcqcn_interface_served{").count()), |served| *served == ports)?;
     thread::sleep(Duration::from_secs(1));
     let (began, used) = (Instant::now(), cpu_time(daemon.pid())?);
-    let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
-    let (scrape, scraping) = (began.elapsed(), cpu_time(daemon.pid())?.saturating_sub(used));
+    let metrics = scrape(&pair.a, "/metrics")?;
+    let (scraped, scraping) = (began.elapsed(), cpu_time(daemon.pid())?.saturating_sub(used));
     let began = Instant::now();
-    ensure!(get(&pair.a, "127.0.0.1:9310", "/readyz")?.starts_with("HTTP/1.1 200"));
+    ensure!(scrape(&pair.a, "/readyz")?.starts_with("HTTP/1.1 200"));
     let ready = began.elapsed();
     let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.collect::<Result<Vec<_>, _>>()?;
     // Of each interface: the lock on its pins, PARAMS and ACTIVE; PAIRS and LEARNED if the kernel has RDMA.
@@ -240,7 +240,7 @@ fn many_interfaces_served() -> Result<()> {
         attached.as_secs_f64(),
         attaching.as_secs_f64(),
         metrics.len() / 1_000,
-        scrape.as_secs_f64() * 1e3,
+        scraped.as_secs_f64() * 1e3,
         scraping.as_secs_f64() * 1e3,
         ready.as_secs_f64() * 1e3,
         manager.longest.as_secs_f64(),

@@ -136,9 +136,7 @@ fn events_not_repeated_after_rename() -> Result<()> {
 fn broken_journal_reported_once() -> Result<()> {
     require!();
     let lab = new_lab!();
-    for iface in ["a0", "b0"] {
-        lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
-    }
+    lab.attach(&["a0", "b0"])?;
     lab.ok("flows pair add b0 10.0.0.1 33 17")?;
     let journal = lab.host.journal("a0")?;
     let whole = fs::read(&journal)?;
@@ -158,7 +156,7 @@ fn broken_journal_reported_once() -> Result<()> {
 #[test]
 fn events_of_removed_interface_shown() -> Result<()> {
     let lab = new_lab!();
-    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["a0"])?;
     lab.ok("flows pair add a0 10.0.0.1 33 17")?;
     // Commands in other namespaces would free the attachment.
     let lock = lab.host.lock()?;
@@ -174,9 +172,7 @@ fn events_of_removed_interface_shown() -> Result<()> {
 fn lost_maps_do_not_hide_others() -> Result<()> {
     require!();
     let lab = new_lab!();
-    for iface in ["a0", "b0"] {
-        lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
-    }
+    lab.attach(&["a0", "b0"])?;
     fs::remove_file(lab.host.pins("a0")?.join("PARAMS"))?;
     let output = lab.run("monitor --count 2 --interval 10ms --qps 0")?;
     let (lines, warnings) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);

@@ -197,7 +197,7 @@ impl Drop for Node {
 }
 
 fn probe(pair: &Pair, path: &str) -> Result<String> {
-    let answer = get(&pair.a, "127.0.0.1:9310", path)?;
+    let answer = scrape(&pair.a, path)?;
     Ok(answer.split(' ').nth(1).unwrap_or_default().to_owned())
 }
 

@@ -22,7 +22,7 @@ fn state(lab: &Lab, iface: &str) -> Result<BTreeMap<String, u64>> {
 #[test]
 fn multi_interface_change_is_atomic() -> Result<()> {
     let lab = new_lab!();
-    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["a0"])?;
     lab.fails(3, "set a0,b0 rpg_gd=12", "b0 is not attached")?;
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
 
@@ -101,9 +101,9 @@ fn ids_of_params() -> BTreeMap<u32, MapInfo> {
 #[test]
 fn failed_write_restores_other_interfaces() -> Result<()> {
     let lab = new_lab!();
-    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["a0"])?;
     let others = ids_of_params();
-    lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["b0"])?;
     let of_b0 = ids_of_params().into_iter().find(|(id, _)| !others.contains_key(id));
     freeze(&of_b0.context("b0 has no parameters")?.1)?;
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
@@ -138,9 +138,7 @@ fn random_change(numbers: &mut fastrand::Rng, keys: &[Key]) -> Option<(Key, u64)
 fn random_changes_converge() -> Result<()> {
     const CHANGES: usize = 300;
     let lab = new_lab!();
-    for iface in ["a0", "b0"] {
-        lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
-    }
+    lab.attach(&["a0", "b0"])?;
     let read = |iface: &str| -> Result<Config> {
         let mut config = Config::DEFAULT;
         for (key, value) in state(&lab, iface)? {

@@ -235,7 +235,7 @@ fn vrf_member_is_not_a_bridge_port() -> Result<()> {
     let lab = new_lab!();
     require_that!(lab.host.command("ip link add vrf0 type vrf table 10").is_ok(), "the kernel has no VRF");
     lab.host.command("ip link set a0 master vrf0")?;
-    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["a0"])?;
     let scalars = lab.host.attachment("a0")?.maps.params()?.config.scalars;
     assert_eq!(scalars.np_other_host, 0);
     lab.ok("detach a0").map(drop)

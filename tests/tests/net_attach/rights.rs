@@ -40,10 +40,9 @@ fn file_modes_ignore_umask() -> Result<()> {
 fn lock_holder_reported_per_netns() -> Result<()> {
     require!();
     let (lab, other) = (Lab::new("held")?, Lab::new("free")?);
-    let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
-    lab.ok(attach)?;
+    lab.attach(&["a0"])?;
     let lock = lab.host.lock()?;
-    other.ok(attach)?;
+    other.attach(&["a0"])?;
     other.ok("set a0 rpg_ai_rate=20mbit")?;
     let refused = lab.expect_error(1, "set a0 rpg_ai_rate=20mbit")?;
     assert_contains(&refused, &format!("process {}", std::process::id()));
@@ -60,9 +59,7 @@ fn lock_holder_reported_per_netns() -> Result<()> {
 #[test]
 fn broken_journal_affects_one_interface() -> Result<()> {
     let lab = new_lab!();
-    for iface in ["a0", "b0"] {
-        lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
-    }
+    lab.attach(&["a0", "b0"])?;
     for (text, why) in [("{", "EOF"), ("{}", "no format"), ("{\"format\": 99}", "format 99")] {
         fs::write(lab.host.journal("b0")?, text)?;
         let status = lab.expect_error(7, "status")?;
@@ -74,7 +71,7 @@ fn broken_journal_affects_one_interface() -> Result<()> {
         lab.ok("set a0 rpg_ai_rate=20mbit")?;
         lab.prints("get --all rpg_ai_rate", "20mbit")?;
         lab.ok("detach a0")?;
-        lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+        lab.attach(&["a0"])?;
         lab.fails(1, "set b0 rpg_ai_rate=20mbit", why)?;
         lab.fails(1, "attach b0 --pacer none --set link_rate=1gbit", why)?;
         lab.fails(1, "detach b0", why)?;
@@ -82,7 +79,7 @@ fn broken_journal_affects_one_interface() -> Result<()> {
     fs::write(lab.host.journal("b0")?, "{}")?;
     lab.fails(1, "detach b0", "`dcqcn detach b0 --force`")?;
     lab.prints("detach b0 --force", "abandoned")?;
-    lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["b0"])?;
     lab.ok("detach --all").map(drop)
 }
 
@@ -110,13 +107,12 @@ fn attachment_without_journal_is_removed() -> Result<()> {
 fn lost_journal_kept_by_other_commands() -> Result<()> {
     require!();
     let (lab, other) = (Lab::new("lost-kept")?, Lab::new("lost-other")?);
-    let attach = |iface| format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit");
-    lab.ok(&attach("a0"))?;
+    lab.attach(&["a0"])?;
     fs::remove_file(lab.host.journal("a0")?)?;
     // Without a journal in its namespace.
     other.ok("gc")?;
     lab.fails(1, "status", "a0: programs are attached")?;
-    lab.ok(&attach("b0"))?;
+    lab.attach(&["b0"])?;
     lab.fails(7, "status", "a0: programs are attached")?;
     lab.ok("detach b0")?;
     other.ok("gc")?;
@@ -133,7 +129,7 @@ fn lost_journal_kept_by_other_commands() -> Result<()> {
 #[test]
 fn detach_without_capabilities_changes_nothing() -> Result<()> {
     let lab = new_lab!();
-    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["a0"])?;
     let before = state(&lab.host, "a0")?;
     for action in ["detach a0", "gc"] {
         let line = format!("setpriv --bounding-set -all --inh-caps -all {} {action}", binary()?.display());
@@ -150,7 +146,7 @@ fn detach_without_capabilities_changes_nothing() -> Result<()> {
 #[test]
 fn directory_as_journal_names_the_fix() -> Result<()> {
     let lab = new_lab!();
-    lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["b0"])?;
     let path = lab.host.journal("a0")?;
     fs::create_dir(&path)?;
     let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";

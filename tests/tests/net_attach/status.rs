@@ -13,7 +13,7 @@ use dcqcn_tests::prelude::*;
 fn unprivileged_status_reports_no_fault() -> Result<()> {
     const UNPRIVILEGED_UID: u32 = 65_534;
     let lab = new_lab!();
-    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["a0"])?;
     // A directory from which any user may run it.
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;

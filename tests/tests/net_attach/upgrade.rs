@@ -36,12 +36,12 @@ fn expect_layout_error(host: &Host, line: &str) -> Result<()> {
 #[test]
 fn other_layout_detached_as_reported() -> Result<()> {
     let lab = new_lab!();
-    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["a0"])?;
     version_and_object(&lab.host, (u64::from(LAYOUT_VERSION) - 1, "0123456789abcdef"))?;
     expect_layout_error(&lab.host, "set a0 rpg_gd=12")?;
     lab.ok("detach a0")?;
     lab.prints("status", "no interface is attached")?;
-    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.attach(&["a0"])?;
     lab.ok("set a0 rpg_gd=12")?;
     lab.ok("detach a0").map(drop)
 }

@@ -77,7 +77,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     // Outside this host's bounds, not a configuration, no such interface, or not permitted: nothing changes.
     let mut refused = [rate("2", "9gbit"), rate("2", "2gbitt"), rate("2", "3gbit"), rate("2", "3gbit")];
     refused[2].text = refused[2].text.replace("a*", "c*");
-    refused[3].text += "[metrics]\nlisten = '127.0.0.1:9310'\n";
+    refused[3].text += METRICS;
     let reasons =
         ["500mbit to 5gbit", "2gbitt", "matches none of the managed interfaces", "only [[interface]]"];
     for (apply, reason) in refused.into_iter().zip(reasons) {

@@ -11,7 +11,6 @@ use dcqcn_tests::prelude::*;
 
 use super::traffic::{flow_cut, wait_for_class};
 
-const METRICS: &str = "[metrics]\nlisten = '127.0.0.1:9310'\n";
 /// Of the environment of a daemon that checks every second, and delays repairs by 1 s and 2 s.
 const FAST: (&str, &str) = ("DCQCN_TEST_SPEEDUP", "10");
 /// For a daemon with the normal periods: the third repair is delayed by 20 s, to the next check after that.
@@ -55,7 +54,7 @@ fn repaired(host: &Host, iface: &str, times: u32) -> Result<()> {
 /// As [`repaired`], after a number of repairs in a range.
 fn repaired_within(host: &Host, iface: &str, times: RangeInclusive<u32>) -> Result<()> {
     wait_for(PATIENCE, || {
-        let metrics = get(host, "127.0.0.1:9310", "/metrics")?;
+        let metrics = scrape(host, "/metrics")?;
         let value = |name: &str| -> Option<u32> {
             let series = format!("dcqcn_interface_{name}{{interface=\"{iface}\"}} ");
             metrics.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
@@ -71,7 +70,7 @@ fn repaired_within(host: &Host, iface: &str, times: RangeInclusive<u32>) -> Resu
 /// Waits until `/readyz` has this status and all of `words`.
 fn answers(host: &Host, status: u32, words: &[&str]) -> Result<()> {
     wait_for(PATIENCE, || {
-        let ready = get(host, "127.0.0.1:9310", "/readyz")?;
+        let ready = scrape(host, "/readyz")?;
         let has_status = ready.starts_with(&format!("HTTP/1.1 {status}"));
         Ok(if has_status && words.iter().all(|word| ready.contains(word)) { Ok(()) } else { Err(ready) })
     })
@@ -318,7 +317,7 @@ fn qdisc_restored_if_requested() -> Result<()> {
     let missing = "pacer: expected htb dc00: at root, found pfifo";
     daemon.wait_for_log(&["attachment incomplete", "\"iface\":\"a1\"", missing])?;
     answers(&pair.a, 503, &[missing])?;
-    let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
+    let metrics = scrape(&pair.a, "/metrics")?;
     assert_contains(&metrics, "dcqcn_interface_repairs_total{interface=\"a1\"} 0\n");
     daemon.end()?;
     assert_eq!(state(&pair.a, "a0")?, before);

@@ -29,12 +29,12 @@ fn failing_interface_blocks_no_other() -> Result<()> {
     pair.also("a1", "b1")?;
     pair.a.set_up("lo", true)?;
     pair.a.dcqcn("attach a1 --role switch", 0)?;
-    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n{}", remote());
+    let file = format!("{HOST}{METRICS}{}", remote());
     let file = file.replace("flows = 1024", "flows = 64");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     let client = daemon.client()?;
     // The attachment itself is complete.
-    let readiness = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
+    let readiness = scrape(&pair.a, "/readyz")?;
     assert!(readiness.starts_with("HTTP/1.1 503") && readiness.contains("switch"), "{readiness}");
     client.request::<Applied>(over("2gbit", 2))?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 2_000_000_000);

@@ -78,12 +78,10 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("control");
     let host = HOST.replace("pacer = 'none'", "pacer = 'none'\nrepair = 'none'");
-    let file = format!(
-        "{host}[[interface]]\nname = 'zz9'\n[control]\nsocket = '{}'\n[metrics]\nlisten = '127.0.0.1:9310'\n",
-        socket.display()
-    );
+    let file =
+        format!("{host}[[interface]]\nname = 'zz9'\n[control]\nsocket = '{}'\n{METRICS}", socket.display());
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
-    wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
+    wait(|| Ok(scrape(&pair.a, "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
     // Known at once, before the daemon's next check.
     let status: Status = ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?;
@@ -91,9 +89,9 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     // Reported consistently, and logged once.
     assert_eq!(status.failing.len(), 1, "{status:?}");
     assert!(status.failing[0].error.contains("egress: expected"), "{status:?}");
-    let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
+    let ready = scrape(&pair.a, "/readyz")?;
     assert!(ready.contains(" 503 ") && ready.matches("\"interface\"").count() == 1, "{ready}");
-    let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
+    let metrics = scrape(&pair.a, "/metrics")?;
     assert!(metrics.contains("dcqcn_interface_complete{interface=\"a0\"} 0\n"), "{metrics}");
     pair.a.detach("a0")?;
     daemon.wait_for_log(&["detached by another process", "\"iface\":\"a0\""])?;
@@ -202,11 +200,11 @@ fn program_of_moved_inline_peer_detached() -> Result<()> {
 fn renamed_interface_served_by_new_name() -> Result<()> {
     let pair = new_pair!();
     pair.a.set_up("lo", true)?;
-    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
+    let file = format!("{HOST}{METRICS}");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     pair.a.rename("a0", "a9")?;
     daemon.wait_for_log(&["\"renamed\"", "\"iface\":\"a9\"", "\"was\":\"a0\""])?;
-    let response = |path| get(&pair.a, "127.0.0.1:9310", path);
+    let response = |path| scrape(&pair.a, path);
     wait_value(|| response("/readyz"), |ready| ready.starts_with("HTTP/1.1 200"))?;
     // Another interface takes the old name, and both are managed.
     pair.also("a0", "b1")?;
@@ -292,7 +290,7 @@ fn metrics_served_at_configured_address() -> Result<()> {
     let listen =
         |port: u16, top: u8| format!("{HOST}[metrics]\nlisten = '127.0.0.1:{port}'\ntop_qps = {top}\n");
     let mut daemon = Daemon::serving(&pair.a, &listen(9310, 0), "a0")?;
-    assert!(get(&pair.a, "127.0.0.1:9310", "/metrics")?.contains("interface=\"a0\""));
+    assert!(scrape(&pair.a, "/metrics")?.contains("interface=\"a0\""));
     // The same address with another number of flows, then another address; one in use is rejected.
     for (file, port) in [(listen(9310, 3), 9310), (listen(9311, 3), 9311)] {
         fs::write(daemon.log(), "")?;

@@ -7,7 +7,7 @@ use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::kill;
 
-use crate::fixture::{METRICS, SoakFixture, file};
+use crate::fixture::{SoakFixture, file};
 use crate::{Fault, fault};
 
 pub(crate) const FAULTS: &[Fault] = &[
@@ -99,14 +99,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         let connect = || -> Result<Vec<TcpStream>> {
             (0..200)
                 .map(|_| {
-                    let mut stream = TcpStream::connect(METRICS)?;
+                    let mut stream = TcpStream::connect("127.0.0.1:9310")?;
                     stream.write_all(b"G")?;
                     Ok(stream)
                 })
                 .collect()
         };
         let clients = fixture.pair.a.run(connect)??;
-        ensure!(get(&fixture.pair.a, METRICS, "/metrics")?.contains("dcqcn_interface_served"), "no metrics");
+        ensure!(scrape(&fixture.pair.a, "/metrics")?.contains("dcqcn_interface_served"), "no metrics");
         drop(clients);
         Ok(())
     }),
@@ -151,7 +151,7 @@ pub(crate) const FAULTS: &[Fault] = &[
             let served = |metrics: &str| {
                 names.iter().all(|name| metrics.contains(&format!("served{{interface=\"{name}\"}} 1")))
             };
-            wait_value(|| get(&fixture.pair.a, METRICS, "/metrics"), |metrics| served(metrics))?;
+            wait_value(|| scrape(&fixture.pair.a, "/metrics"), |metrics| served(metrics))?;
         }
         disappear(fixture, &names)
     }),
@@ -173,7 +173,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         again(fixture)?;
         fixture.daemon.wait_for_log(&["cannot serve metrics; retrying"])?;
         fixture.pair.a.command("ip address add 127.0.0.1/8 dev lo")?;
-        fixture.daemon.wait_for_log(&["serving metrics", METRICS])
+        fixture.daemon.wait_for_log(&["serving metrics", "127.0.0.1:9310"])
     }),
     fault("reader of monitor exited", |fixture, _| {
         let line = format!("{} monitor --interval 100ms | head -n 1 >/dev/null", binary()?.display());

@@ -11,14 +11,13 @@ use dcqcn_tests::traffic::Traffic;
 pub(crate) const FLOWS: u32 = 1_531;
 /// Size of the tables of other attachments.
 pub(crate) const ALTERNATIVE_FLOWS: u32 = 1_533;
-pub(crate) const METRICS: &str = "127.0.0.1:9310";
 
 /// Configuration of the daemon: rates change only by cuts.
 pub(crate) fn file() -> String {
     format!(
         "[[interface]]\nname = 'a*'\nrole = 'host'\npacer = 'htb'\nflows = {FLOWS}\n[interface.parameters]\n\
          link_rate = '600mbit'\nrpg_time_reset = '0ns'\nrpg_byte_reset = '0B'\nrpg_ai_rate = '10mbit'\n\
-         [metrics]\nlisten = '{METRICS}'\n"
+         {METRICS}"
     )
 }
 
@@ -103,7 +102,7 @@ impl SoakFixture {
             bail!("the daemon has exited: {status}");
         }
         wait(|| {
-            let ready = get(&self.pair.a, METRICS, "/readyz");
+            let ready = scrape(&self.pair.a, "/readyz");
             Ok(match ready {
                 Ok(answer) if answer.starts_with("HTTP/1.1 200") => Ok(()),
                 Ok(answer) => Err(answer),
