@@ -13,7 +13,6 @@ pub(super) const VLAN: Topology = Topology {
         ip link add link eth0 name low0 type vlan id 5
         bridge_above low0",
     rdma: "top0",
-    iface: "eth0",
     network: "10.9.5",
     ..PLAIN
 };
@@ -26,7 +25,6 @@ const QINQ: Topology = Topology {
         ip link add link mid0 name low0 type vlan id 5
         bridge_above low0",
     rdma: "top0",
-    iface: "eth0",
     network: "10.9.6",
     ..PLAIN
 };
@@ -88,7 +86,6 @@ const MACVLAN: Topology = Topology {
         ip link add link eth0 name top0 type macvlan mode bridge
         ip link set top0 up",
     rdma: "top0",
-    iface: "eth0",
     network: "10.9.8",
     ..PLAIN
 };
@@ -111,8 +108,6 @@ const VRF: Topology = Topology {
         ip link set top0 up
         ip link set eth0 master top0
         ip address flush dev eth0",
-    rdma: "eth0",
-    iface: "eth0",
     network: "10.9.10",
     ..PLAIN
 };
@@ -120,7 +115,6 @@ const VRF: Topology = Topology {
 pub(super) const BRIDGE: Topology = Topology {
     script: "ip address flush dev eth0; bridge_above eth0",
     rdma: "top0",
-    iface: "eth0",
     network: "10.9.11",
     ..PLAIN
 };

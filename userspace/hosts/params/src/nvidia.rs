@@ -761,13 +761,6 @@ mod tests {
     }
 
     #[test]
-    fn implied_parameters_counted_separately() {
-        let import = dumped("rpg_ai_rate = 5\n", None);
-        assert_eq!((import.changes.len(), import.implied), (3, 2));
-        assert_eq!(dumped("cnp_dscp = 5\n", None).implied, 1);
-    }
-
-    #[test]
     fn priority_mode_of_cnps_is_known() {
         let files = [("cc_params/np_cnp_dscp", "48"), ("cc_params/np_cnp_prio_mode", "1")];
         let directory = directory(&files);
