@@ -200,6 +200,15 @@ pub fn file(rollout: &str, parameters: &str) -> String {
     format!("[rollout]\n{rollout}\n{group}{parameters}\n")
 }
 
+/// A file for `apply` that sets thresholds of the hosts with a label. Without traffic there is nothing to evaluate.
+pub fn unjudged_file(label: &str, iface: &str) -> String {
+    format!(
+        "[rollout]\ncanary = 1\nsoak = '3s'\n[gate]\nmin_judged = 0\n\
+         [[group]]\nname = 'all'\nlabels = {{ {label} }}\n\
+         [[group.interface]]\nname = '{iface}'\n[group.interface.wred.3]\nkmin = '70KB'\nkmax = '300KB'\n"
+    )
+}
+
 pub fn reporting_hosts(status: &Value) -> usize {
     let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
     hosts.iter().filter(|host| host["is_there"] == true).count()

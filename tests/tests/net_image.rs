@@ -5,6 +5,7 @@
 
 use std::os::unix::fs::symlink;
 
+use dcqcn_tests::fleet::unjudged_file;
 use dcqcn_tests::manifests::{directory, documents};
 use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -13,22 +14,6 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 const IMAGE: &str = "DCQCN_IMAGE";
 /// Options of `podman run` on a machine without cgroups of podman's own.
 const LIMITS: [&str; 3] = ["--cgroups=disabled", "--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096"];
-const FLEET: &str = "\
-[rollout]
-canary = 1
-soak = '2s'
-# Without traffic there is nothing to evaluate.
-[gate]
-min_judged = 0
-[[group]]
-name = 'nodes'
-labels = { on = 'kubernetes' }
-[[group.interface]]
-name = 'a*'
-[group.interface.wred.3]
-kmin = '70KB'
-kmax = '300KB'
-";
 
 /// A machine that has podman, and directories as a node's.
 struct Node {
@@ -256,7 +241,7 @@ fn image_serves_node_and_rollout() -> Result<()> {
     let status = || Ok(serde_json::from_str::<Value>(&run(&["--json", "status"])?)?);
     wait_value(status, |status| status["hosts"][0]["is_there"] == true)?;
     let path = node.dir.path().join("fleet.toml");
-    fs::write(&path, FLEET)?;
+    fs::write(&path, unjudged_file("on = 'kubernetes'", "a*"))?;
     run(&["apply", &path.display().to_string(), "--wait"])?;
     let kmin = get(&node, "wred.3.kmin")?;
     assert!(kmin.contains("70KB"), "{kmin}");

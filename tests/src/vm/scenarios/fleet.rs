@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use super::super::command::json;
 use super::systemd::{self, until};
+use crate::fleet::unjudged_file;
 use crate::vm::prelude::*;
 
 const UNITS: [&str; 3] = ["dcqcn-fleet-agent", "dcqcn-fleet-coordinate", "dcqcn-fleet-serve"];
@@ -21,22 +22,6 @@ link_rate = '1gbit'
 group = 'dcqcn-fleet'
 [fleet]
 allow = ['wred.*.kmin = 50KB..500KB', 'wred.*.kmax = 60KB..2MB']
-";
-const FLEET: &str = "\
-[rollout]
-canary = 1
-soak = '3s'
-# Without traffic there is nothing to evaluate.
-[gate]
-min_judged = 0
-[[group]]
-name = 'all'
-labels = { rack = 'a' }
-[[group.interface]]
-name = 'roce*'
-[group.interface.wred.3]
-kmin = '70KB'
-kmax = '300KB'
 ";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
@@ -101,7 +86,7 @@ fn rights(report: &mut Report, unit: &str) -> Result<()> {
 
 /// The coordinator rolls a version out, the agent passes it to the daemon, and it becomes active in the kernel.
 fn rollout(report: &mut Report) -> Result<()> {
-    fs::write("/var/tmp/fleet.toml", FLEET)?;
+    fs::write("/var/tmp/fleet.toml", unjudged_file("rack = 'a'", "roce*"))?;
     sh("dcqcn-fleet apply /var/tmp/fleet.toml --why test --etcd http://127.0.0.1:2379")?;
     until("the version is active", || Ok(kmin()?.contains("70KB")))?;
     until("the rollout is over", || Ok(status()?["rollout"]["is_over"] == true))?;
