@@ -4,7 +4,6 @@ use dcqcn_common::layout::{BACKLOG_AGE_NS, CLASSES};
 use dcqcn_common::wire::udp::ROCE_V2_PORT;
 use dcqcn_common::wire::{icrc, ipv4};
 use dcqcn_loader::backlog;
-use dcqcn_netlink::tc::HtbClass;
 use dcqcn_tests::prelude::*;
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -17,37 +16,27 @@ const SLOW: &str = "wred.3.drain_rate=1mbit";
 #[test]
 fn link_rate_taken_from_shaper() -> Result<()> {
     let pair = new_pair!("tbf", "htb");
-    let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
-    let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
-    let htb = QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 1_000 };
-    for (shaper, spec, rate_bps, limit_bytes, note_start) in [
-        ("tbf", tbf, 200_000_000, 1_000_000, "link rate 200mbit from the tbf"),
-        ("htb", htb, 40_000_000, 0, "link rate 40mbit from the htb"),
-    ] {
-        netlink.replace_root(index, Handle::new(1, 0), &spec)?;
-        if shaper == "htb" {
-            let class = HtbClass {
-                parent: Handle::new(1, 0),
-                handle: Handle::new(1, 0x10),
-                rate_bps,
-                ceil_bps: rate_bps,
-                burst_bytes: 9_000,
-                cburst_bytes: 9_000,
-                quantum_bytes: 4_300,
-                priority: 0,
-                overhead_bytes: 0,
-            };
-            netlink.replace_htb_class(index, &class)?;
+    let tbf = ["qdisc replace dev a0 root handle 1: tbf rate 200mbit burst 20000 limit 1000000"];
+    let htb = [
+        "qdisc replace dev a0 root handle 2: htb default 0x10",
+        "class replace dev a0 parent 2: classid 2:10 htb rate 40mbit",
+    ];
+    for (shaper, lines, mbit, limit_bytes) in [("tbf", &tbf[..], 200, 1_000_000), ("htb", &htb, 40, 0)] {
+        for line in lines {
+            pair.a.command(&format!("tc {line}"))?;
         }
+        let rate_bps = mbit * 1_000_000;
         let info = pair.a.attach("a0", Role::Switch, &[])?;
-        assert!(info.notes.iter().any(|note| note.starts_with(note_start)), "{:?}", info.notes);
+        let note = format!("link rate {mbit}mbit from the {shaper}");
+        assert!(info.notes.iter().any(|noted| noted.starts_with(&note)), "{:?}", info.notes);
         assert_eq!(info.programs, ["egress"]);
         let config = pair.a.attachment("a0")?.maps.params()?.config;
         assert_eq!((config.wred[3].queue_limit_bytes, config.wred[5].queue_limit_bytes), (limit_bytes, 0));
         assert_eq!((config.scalars.link_rate_bps, config.drain_rate_bps(3)), (rate_bps, rate_bps));
         assert_eq!(config.scalars.wire_overhead_bytes, 0, "a shaper counts frames without overhead");
         pair.a.detach("a0")?;
-        assert_eq!(netlink.root_qdisc(index)?.context("the shaper was replaced")?.kind, shaper);
+        let root = pair.a.netlink()?.root_qdisc(pair.a.index("a0")?)?;
+        assert_eq!(root.context("no shaper")?.kind, shaper);
     }
     Ok(())
 }
