@@ -9,6 +9,12 @@ fn reader(host: &Host, arguments: &str, audit: &Path) -> Result<Running> {
     Running::spawn(host, command)
 }
 
+fn audited(host: &Host, audit: &Path, line: &str) -> Result<Output> {
+    let mut command = dcqcn(line)?;
+    command.env("DCQCN_AUDIT", audit);
+    host.output(command)
+}
+
 fn values(text: &str) -> Result<Vec<Value>> {
     Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
@@ -65,11 +71,7 @@ fn events_reach_every_reader() -> Result<()> {
     }
     b.send(&data.cnp(None, CNP_TOS))?;
     a.expect()?;
-    let run = |line: &str| -> Result<_> {
-        let mut command = dcqcn(line)?;
-        command.env("DCQCN_AUDIT", audit.path());
-        pair.a.output(command)
-    };
+    let run = |line: &str| audited(&pair.a, audit.path(), line);
     assert!(run("flows pair add a0 10.0.0.1 0x21 0x11")?.status.success());
     assert_eq!(run("set a0 rpg_max_rate=2gbit")?.status.code(), Some(1));
     for (mut running, mut output) in readers.into_iter().zip(outputs) {
@@ -187,10 +189,7 @@ fn lost_maps_do_not_hide_others() -> Result<()> {
 
 /// Waits until a file has `words`.
 fn wait_for(file: &Path, words: &str) -> Result<()> {
-    wait(|| {
-        let text = fs::read_to_string(file)?;
-        Ok(if text.contains(words) { Ok(()) } else { Err(format!("no {words:?} in {text}")) })
-    })
+    wait_value(|| Ok(fs::read_to_string(file)?), |text| text.contains(words)).map(drop)
 }
 
 #[test]
@@ -248,11 +247,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
 fn packet_trace_only_if_enabled() -> Result<()> {
     let pair = new_pair!();
     let audit = tempfile::tempdir()?;
-    let run = |line: &str| -> Result<Output> {
-        let mut command = dcqcn(line)?;
-        command.env("DCQCN_AUDIT", audit.path());
-        pair.a.output(command)
-    };
+    let run = |line: &str| audited(&pair.a, audit.path(), line);
     let attached = run("attach a0 --log-packets=1 --set link_rate=10mbit --set np_other_host=on --json")?;
     ensure!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
     assert_eq!(serde_json::from_slice::<Value>(&attached.stdout)?["log_packets"], 1);
