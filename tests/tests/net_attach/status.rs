@@ -8,22 +8,45 @@ use dcqcn_common::layout::Mode;
 use dcqcn_loader::dataplane;
 use dcqcn_tests::prelude::*;
 
-/// Without access to the pins, `status` must not report them missing.
-#[test]
-fn unprivileged_status_reports_no_fault() -> Result<()> {
+/// Runs the command on a host as an unprivileged user.
+fn unprivileged(lab: &Lab, line: &str) -> Result<Output> {
     const UNPRIVILEGED_UID: u32 = 65_534;
-    let lab = new_lab!();
-    lab.attach(&["a0"])?;
     // A directory from which any user may run it.
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
     let dcqcn = directory.path().join("dcqcn");
     fs::copy(binary()?, &dcqcn)?;
-    let unprivileged = |words: &str| {
-        let mut command = Command::new(&dcqcn);
-        command.args(words.split_whitespace()).uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
-        lab.host.output(command)
+    let mut command = Command::new(&dcqcn);
+    command.args(line.split_whitespace()).uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
+    lab.host.output(command)
+}
+
+#[test]
+fn unprivileged_command_names_capabilities() -> Result<()> {
+    let lab = new_lab!();
+    let refused = |line: &str| -> Result<()> {
+        let output = unprivileged(&lab, line)?;
+        let error = String::from_utf8(output.stderr)?;
+        assert_eq!(output.status.code(), Some(1), "{line}: {error}");
+        assert!(error.contains("CAP_DAC_OVERRIDE") && error.contains("run it as root"), "{line}: {error}");
+        Ok(())
     };
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    for command in ["status", "get", "counters", "flows", "flows pair list", "queues", "monitor", "events"] {
+        refused(&format!("{command} a0"))?;
+    }
+    for line in ["status", "get --all", "monitor", "events"] {
+        refused(line)?;
+    }
+    lab.ok("detach a0").map(drop)
+}
+
+/// Without access to the pins, `status` must not report them missing.
+#[test]
+fn unprivileged_status_reports_no_fault() -> Result<()> {
+    let lab = new_lab!();
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    let unprivileged = |line: &str| unprivileged(&lab, line);
     let output = unprivileged("status a0 --json")?;
     let report: Value = serde_json::from_slice(&output.stdout)?;
     let status = &report["attachments"][0];
@@ -68,6 +91,63 @@ fn status_verifies_every_part() -> Result<()> {
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     complete(&lab, "a0")?;
     lab.ok("detach a0").map(drop)
+}
+
+/// Standard output and error of a script with `$dcqcn` and its own BPF file system, as in a container that shares
+/// only `/run/dcqcn` with its node.
+fn in_sandbox(lab: &Lab, script: &str) -> Result<String> {
+    let script = format!(
+        "exec 2>&1; mkdir -p -m 0755 /run/dcqcn; mkdir -p -m 0700 /run/dcqcn/bpf; mount -t bpf bpf /run/dcqcn/bpf\n{script}"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-euc", &script]);
+    command.env("dcqcn", binary()?);
+    let output = lab.host.output(command)?;
+    let text = String::from_utf8(output.stdout)?;
+    ensure!(output.status.success(), "{}: {text}", output.status);
+    Ok(text)
+}
+
+#[test]
+fn read_only_file_system_names_the_fix() -> Result<()> {
+    let lab = new_lab!();
+    let text = in_sandbox(
+        &lab,
+        "$dcqcn attach a0 --pacer none --flows 64 --set link_rate=1gbit
+         mount -o remount,ro /run/dcqcn/bpf
+         ! $dcqcn status
+         ! $dcqcn get a0
+         ! $dcqcn attach b0 --pacer none --set link_rate=1gbit
+         mount -o remount,rw /run/dcqcn/bpf
+         $dcqcn detach a0",
+    )?;
+    let fix = "/run/dcqcn/bpf is mounted read-only: `mount -o remount,rw /run/dcqcn/bpf`";
+    assert_eq!(text.matches(fix).count(), 3, "{text}");
+    assert!(!text.contains("not found"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn unmounted_file_system_names_the_fix() -> Result<()> {
+    let lab = new_lab!();
+    // The kernel detaches the programs shortly after the unmount.
+    let text = in_sandbox(
+        &lab,
+        "$dcqcn attach a0 --pacer none --flows 64 --set link_rate=1gbit
+         while mountpoint -q /run/dcqcn/bpf; do umount /run/dcqcn/bpf; done
+         for try in $(seq 100); do
+             $dcqcn get a0 2>&1 | grep -q 'cannot manage a0' || break
+             sleep 0.1
+         done
+         ! $dcqcn get a0
+         $dcqcn status a0
+         $dcqcn attach a0 --pacer none --flows 64 --set link_rate=1gbit
+         $dcqcn detach a0",
+    )?;
+    assert_contains(&text, "no BPF file system is mounted at /run/dcqcn/bpf");
+    assert_contains(&text, "maps: /run/dcqcn/bpf is not mounted");
+    assert!(!text.contains("not found"), "{text}");
+    Ok(())
 }
 
 #[test]

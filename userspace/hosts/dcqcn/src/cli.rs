@@ -263,10 +263,12 @@ fn with_root_hint(error: anyhow::Error, is_root: bool) -> anyhow::Error {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
             || matches!(cause.downcast_ref(), Some(Errno::EACCES | Errno::EPERM))
     };
-    if is_root || !error.chain().any(is_denied) {
+    let text = one_line(error.as_ref());
+    // Some errors have the fix, with the missing capabilities.
+    if is_root || text.contains(" as root") || !error.chain().any(is_denied) {
         return error;
     }
-    anyhow::anyhow!("{}; run as root", one_line(error.as_ref()))
+    anyhow::anyhow!("{text}; run as root")
 }
 
 /// Exit codes of specific errors, and whether their message was printed already.
@@ -368,6 +370,8 @@ mod tests {
         );
         assert_eq!(with_root_hint(denied(), true).to_string(), "cannot open x");
         assert_eq!(with_root_hint(anyhow::anyhow!("other"), false).to_string(), "other");
+        let has_fix = "cannot open x: permission denied; this needs CAP_BPF: run it as root";
+        assert_eq!(with_root_hint(denied().context(has_fix), false).to_string(), has_fix);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use dcqcn_params::Assignment;
 use dcqcn_support::causes::one_line;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_telemetry::audit;
-use dcqcn_telemetry::{Reading, Sample, alive_names};
+use dcqcn_telemetry::{Reading, Sample, alive_names, check_readable};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::terminal::disable_raw_mode;
@@ -38,6 +38,8 @@ pub(crate) fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<(
         if !ifaces.contains(iface) {
             ifaces.push(iface.clone());
         }
+    } else {
+        check_readable()?;
     }
     if ifaces.is_empty() {
         bail!("no interface is attached in this network namespace; run `dcqcn attach IFACE`");

@@ -53,6 +53,7 @@ pub use journal::{Id, State};
 pub use pending::{Confirmed, Pending, Reverted, Which, confirm, pending, revert};
 use plan::Plan;
 pub use prepare::{prepare, write_networkd};
+pub(crate) use probe::missing_for_access;
 pub use repair::repair;
 use state_dir::{StateDir, remove_file, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
@@ -315,12 +316,24 @@ impl Info {
     /// Checks the recorded layout version first, for a clearer error than a size mismatch.
     fn open_maps(&self, pins: &Path) -> Result<Maps, Error> {
         self.check_layout(self.layout_version)?;
+        // Reports a directory without access as such.
+        state_dir::names(pins)?;
         if self.has_lost_maps(pins) {
-            return Err(Error::MapsMissing { iface: self.iface.clone() });
+            return Err(self.maps_missing(pins));
         }
         let maps = Maps::pinned(pins)?;
-        self.check_layout(maps.params()?.port.layout_version)?;
+        let params = maps.params().map_err(|error| Error::of_map(error, pins))?;
+        self.check_layout(params.port.layout_version)?;
         Ok(maps)
+    }
+
+    /// Error of an attachment whose maps were removed.
+    fn maps_missing(&self, pins: &Path) -> Error {
+        let iface = self.iface.clone();
+        match state_dir::unmounted(pins) {
+            Some(path) => Error::Unmounted { iface, path: path.to_owned() },
+            None => Error::MapsMissing { iface },
+        }
     }
 
     fn check_layout(&self, found: u32) -> Result<(), Error> {
@@ -512,6 +525,15 @@ mod tests {
             assert!(refused.contains("dcqcn 0.0.9 attached it"), "{refused}");
             assert!(refused.contains("`dcqcn detach eth0`"), "{refused}");
         }
+    }
+
+    #[test]
+    fn unmounted_file_system_named_with_fix() {
+        let root = tempfile::tempdir().expect("a directory");
+        let info = Info { layout_version: LAYOUT_VERSION, ..record().info };
+        let refused = info.open_maps(&root.path().join("bpf/ns-1/3")).err().expect("no maps").to_string();
+        let expected = format!("no BPF file system is mounted at {}/bpf, ", root.path().display());
+        assert!(refused.starts_with(&expected) && refused.contains("`dcqcn attach eth0`"), "{refused}");
     }
 
     #[test]

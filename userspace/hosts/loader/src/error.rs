@@ -1,7 +1,9 @@
 //! Errors of attaching, detaching and changing parameters.
 
-use std::io;
-use std::path::PathBuf;
+use std::error::Error as _;
+use std::io::{self, ErrorKind};
+use std::iter;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dcqcn_common::layout::LAYOUT_VERSION;
@@ -10,7 +12,7 @@ use dcqcn_netlink as net;
 use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use dcqcn_params::SettingsError;
 
-use crate::attach::FORMAT;
+use crate::attach::{FORMAT, missing_for_access};
 use crate::dataplane;
 
 /// Error of attaching, detaching or changing parameters. Each names the object and the next step.
@@ -179,6 +181,12 @@ pub enum Error {
     )]
     MapsMissing { iface: String },
     #[error(
+        "no BPF file system is mounted at {}, and without it the maps of {iface} were removed; `dcqcn attach {iface}` mounts \
+         it and attaches again",
+        path.display()
+    )]
+    Unmounted { iface: String, path: PathBuf },
+    #[error(
         "cannot use the maps of {iface}: dcqcn {version} attached it, with layout version {found} instead of \
          {LAYOUT_VERSION}; use the dcqcn that attached it, or `dcqcn detach {iface}`, then attach again"
     )]
@@ -234,7 +242,7 @@ pub enum Error {
     /// An HTB class without which there is no pacing.
     #[error("cannot set HTB class {handle} of {iface}: {refusal}")]
     PortClass { iface: String, handle: Handle, refusal: net::Refusal },
-    #[error("cannot access {}: {source}", path.display())]
+    #[error("cannot access {}: {source}{}", .path.display(), fix(.path, .source))]
     File { path: PathBuf, source: io::Error },
     #[error(
         "cannot read the journal {}: {source}; `dcqcn detach {iface} --force` removes the attachment, except for a root qdisc",
@@ -260,8 +268,85 @@ pub enum Error {
     NoBpfFs { path: PathBuf },
 }
 
+impl Error {
+    /// An error of a map pinned in `pins`; that of the directory if access was denied, which names the fix.
+    pub(crate) fn of_map(error: dataplane::Error, pins: &Path) -> Self {
+        let mut causes = iter::successors(error.source(), |cause| cause.source());
+        let cause = causes.find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
+        match cause {
+            Some(errno @ (libc::EACCES | libc::EPERM | libc::EROFS)) => {
+                Self::File { path: pins.to_owned(), source: io::Error::from_raw_os_error(errno) }
+            }
+            _ => error.into(),
+        }
+    }
+}
+
+/// Fix of an error of a file, starting with a semicolon; empty if unknown.
+fn fix(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::PermissionDenied => {
+            let missing = missing_for_access();
+            if missing.is_empty() {
+                return String::new();
+            }
+            let missing = missing.join(", ");
+            format!(
+                "; this needs {missing}: run it as root, or grant them (`setcap`, systemd AmbientCapabilities=)"
+            )
+        }
+        ErrorKind::ReadOnlyFilesystem => {
+            let Some(bpf) = path.ancestors().find(|dir| dir.ends_with(MOUNT_POINT)) else {
+                return String::new();
+            };
+            format!(
+                "; {} is mounted read-only: `mount -o remount,rw {0}`, or share it with a container writable",
+                bpf.display()
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// Mount point of the BPF file system, in any root directory.
+const MOUNT_POINT: &str = "run/dcqcn/bpf";
+
 impl From<SettingsError> for Error {
     fn from(error: SettingsError) -> Self {
         Self::Settings(Box::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_only_file_system_named_with_fix() {
+        let text = |path: &str, errno| {
+            Error::File { path: path.into(), source: io::Error::from_raw_os_error(errno) }.to_string()
+        };
+        let refused = text("/run/dcqcn/bpf/ns-1/3/egress", libc::EROFS);
+        assert!(refused.contains("`mount -o remount,rw /run/dcqcn/bpf`"), "{refused}");
+        for (path, errno) in [("/run/dcqcn/ns-1/3.json", libc::EROFS), ("/run/dcqcn/bpf", libc::EIO)] {
+            assert!(!text(path, errno).contains("remount"), "{}", text(path, errno));
+        }
+    }
+
+    #[test]
+    fn inaccessible_map_named_by_directory() {
+        let of = |errno| {
+            let io_error = io::Error::from_raw_os_error(errno);
+            let source = aya::sys::SyscallError { call: "BPF_OBJ_GET", io_error }.into();
+            Error::of_map(
+                dataplane::Error::Map { name: "ACTIVE", source },
+                Path::new("/run/dcqcn/bpf/ns-1/3"),
+            )
+        };
+        for errno in [libc::EACCES, libc::EPERM, libc::EROFS] {
+            assert!(matches!(of(errno), Error::File { .. }), "{}", of(errno));
+        }
+        assert!(of(libc::EROFS).to_string().contains("`mount -o remount,rw /run/dcqcn/bpf`"));
+        assert!(matches!(of(libc::EIO), Error::Dataplane(_)));
     }
 }

@@ -22,7 +22,7 @@ pub use qp::{FlowRow, Process, RateRow};
 pub use queues::QueuesReport;
 pub use reading::Reading;
 pub use sample::{ClassSample, PerStat, QpKey, QpSample, QueueSample, Sample};
-pub use sample::{Sampler, alive_names};
+pub use sample::{Sampler, alive_names, check_readable};
 
 #[cfg(any(test, feature = "testing"))]
 pub use reading::testing::reading;

@@ -364,6 +364,21 @@ pub fn alive_names() -> Result<Vec<String>, attach::Error> {
     Ok(names)
 }
 
+/// Checks that an attached interface can be read, unless there is none.
+///
+/// # Errors
+/// None can be read; the error is that of the last one.
+pub fn check_readable() -> Result<(), attach::Error> {
+    let mut result = Ok(());
+    for info in attach::alive()?.attached {
+        result = attach::reopen(&info).map(drop);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::reading::testing::reading;

@@ -19,9 +19,9 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::number::at_least;
 use dcqcn_support::render::{Column, Table, count, printable};
-use dcqcn_telemetry::PacketRow;
 use dcqcn_telemetry::audit::{Contents, Entry, Event, Follow, Log, Stage};
 use dcqcn_telemetry::event::{EventRow, Kind};
+use dcqcn_telemetry::{PacketRow, check_readable};
 use serde::Serialize;
 
 use super::targets::{self, resolve_altname};
@@ -83,6 +83,9 @@ impl EventsArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let interrupt = Interrupt::catch_or(|| {})?;
         let ifaces = targets::names(self.ifaces, false)?;
+        if ifaces.is_empty() {
+            check_readable()?;
+        }
         // One that is detached later may be attached again.
         let failed = ifaces.iter().filter_map(|iface| Some((iface.clone(), attach::open(iface).err()?)));
         let failed: Vec<_> = failed.collect();

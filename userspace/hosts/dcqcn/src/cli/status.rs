@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::{Config, Quantity, Unit};
@@ -20,7 +20,7 @@ use super::targets::{self, resolve_altname};
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  # all attachments in this network namespace; exit code 7 if some journals cannot be read, 1 if none can
+  # all attachments in this network namespace; exit code 7 if some attachments cannot be read, 1 if none can
   dcqcn status
   # hook by hook; exit code 3 if eth0 is not attached
   dcqcn status eth0
@@ -52,10 +52,9 @@ impl StatusArgs {
         let of = |(info, state)| Status::of(&sweep, info, state, &waiting);
         let attachments = attachments.into_iter().map(of).collect();
         let unreadable: Vec<Unreadable> = broken.into_iter().map(Unreadable::of).collect();
-        let failed = unreadable.iter().map(|journal| anyhow::anyhow!("{journal}")).collect();
         let report = StatusReport { attachments, unreadable, detailed };
         out.show(&report)?;
-        targets::result(failed, !report.attachments.is_empty())
+        report.result()
     }
 }
 
@@ -66,6 +65,18 @@ struct StatusReport {
     unreadable: Vec<Unreadable>,
     #[serde(skip)]
     detailed: bool,
+}
+
+impl StatusReport {
+    /// An error for each attachment that cannot be read.
+    fn result(&self) -> anyhow::Result<()> {
+        let journals = self.unreadable.iter().map(|journal| anyhow!("{journal}"));
+        let parts = self.attachments.iter().filter_map(|Status { info, unread, .. }| {
+            Some(anyhow!("{}: cannot list its programs: {}", info.iface, unread.as_ref()?))
+        });
+        let is_partially_done = self.attachments.iter().any(|status| status.unread.is_none());
+        targets::result(journals.chain(parts).collect(), is_partially_done)
+    }
 }
 
 #[derive(Serialize)]
@@ -100,7 +111,7 @@ struct Status {
     parts: Vec<Part>,
     /// Problems, one sentence each.
     problems: Vec<String>,
-    /// Why the parts cannot be listed; `null` if they can.
+    /// Why the parts cannot be listed, which is also an error; `null` if they can.
     unread: Option<String>,
     /// A change that is reverted unless confirmed; `null` if none.
     pending: Option<Waiting>,
@@ -193,9 +204,6 @@ impl fmt::Display for StatusReport {
         write!(f, "{table}")?;
         for status in &self.attachments {
             status.problems.iter().try_for_each(|problem| writeln!(f, "{}: {problem}", status.info.iface))?;
-            if let Some(why) = &status.unread {
-                writeln!(f, "{}: cannot list its programs: {why}", status.info.iface)?;
-            }
             if let Some(pending) = &status.pending {
                 writeln!(f, "{}: {pending}", status.info.iface)?;
             }
@@ -222,4 +230,43 @@ fn line(part: &Part) -> String {
     let program = program_id.map(|id| format!(", program {id}")).unwrap_or_default();
     let link = link_id.map(|id| format!(", link {id}")).unwrap_or_default();
     format!("{name} on {iface}{program}{link}: {}", problem.as_deref().unwrap_or("ok"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PARTIALLY_DONE, exit_code};
+    use super::*;
+
+    fn status(iface: &str, unread: Option<&str>) -> Status {
+        let info = serde_json::json!({
+            "iface": iface, "ifindex": 7, "inline_peer": null, "role": "host", "pacer": "fq", "xdp_mode": "none",
+            "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8, "version": "0", "attached_at_ns": 1,
+            "notes": [],
+        });
+        Status {
+            info: serde_json::from_value(info).unwrap(),
+            state: State::Attached,
+            alive: true,
+            parts: Vec::new(),
+            problems: Vec::new(),
+            unread: unread.map(str::to_owned),
+            pending: None,
+            link_rate_bps: None,
+            profile_changed: false,
+            attached_for_ns: 0,
+        }
+    }
+
+    #[test]
+    fn unread_attachments_are_errors() {
+        let report = |attachments| StatusReport { attachments, unreadable: Vec::new(), detailed: false };
+        let denied = || status("eth0", Some("permission denied"));
+        let refused = report(vec![denied()]).result().unwrap_err();
+        assert_eq!(refused.to_string(), "eth0: cannot list its programs: permission denied");
+        assert_eq!(exit_code(&refused), None, "failed");
+        let refused = report(vec![denied(), status("eth1", None)]).result().unwrap_err();
+        assert_eq!(exit_code(&refused), Some((PARTIALLY_DONE, false)));
+        report(vec![status("eth1", None)]).result().unwrap();
+        report(Vec::new()).result().unwrap();
+    }
 }

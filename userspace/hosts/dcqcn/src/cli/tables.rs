@@ -18,7 +18,7 @@ use dcqcn_params::qp::qp_id;
 use dcqcn_support::cli::Output;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::number::at_least;
-use dcqcn_telemetry::{CountersReport, FlowsReport, PairRow, QueuesReport, Reading, Sampler};
+use dcqcn_telemetry::{CountersReport, FlowsReport, PairRow, QueuesReport, Reading, Sampler, check_readable};
 use serde::Serialize;
 
 use super::duration_in;
@@ -328,6 +328,9 @@ impl MonitorArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let interrupt = Interrupt::catch_or(|| {})?;
         let ifaces = targets::names(self.ifaces, false)?;
+        if ifaces.is_empty() {
+            check_readable()?;
+        }
         let mut sampler = Sampler::new(ifaces);
         if sampler.sample()?.is_empty() {
             tracing::warn!(

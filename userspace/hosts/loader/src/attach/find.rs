@@ -39,9 +39,12 @@ pub fn survey() -> Result<Survey, Error> {
         let _lock = state_dir.lock().ok();
         survey = read()?;
     }
-    for ifindex in state_dir.without_journal().unwrap_or_default() {
-        let iface = name_of(&links, ifindex).map(str::to_owned);
-        survey.broken.push(Broken { iface, error: Error::JournalMissing });
+    match state_dir.without_journal() {
+        Ok(ifindexes) => survey.broken.extend(ifindexes.into_iter().map(|ifindex| Broken {
+            iface: name_of(&links, ifindex).map(str::to_owned),
+            error: Error::JournalMissing,
+        })),
+        Err(error) => survey.broken.push(Broken { iface: None, error }),
     }
     Ok(survey)
 }

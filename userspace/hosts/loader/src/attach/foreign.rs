@@ -54,7 +54,7 @@ pub(super) fn on_hooks(
             others.extend(on_clsact(hook.name, &filters, hook.program));
             continue;
         }
-        let ours = Bound::read(&pins.join(hook.name)).map(|link| link.program_id);
+        let ours = Bound::read(&pins.join(hook.name))?.map(|link| link.program_id);
         // Most chains are ours alone; reading names takes several requests.
         let ids = syscall::tcx_programs(info.ifindex, hook.tcx);
         if !ids.is_ok_and(|ids| ids.iter().all(|id| Some(*id) == ours)) {

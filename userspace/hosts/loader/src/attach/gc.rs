@@ -221,7 +221,8 @@ pub(super) fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: 
             let is_here = |record: &Record| {
                 record.steps.iter().any(|step| match step {
                     UndoStep::Link { pin } => {
-                        Bound::read(&pins.join(pin)).is_some_and(|bound| programs.contains(&bound.program_id))
+                        let bound = Bound::read(&pins.join(pin)).unwrap_or_default();
+                        bound.is_some_and(|bound| programs.contains(&bound.program_id))
                     }
                     _ => false,
                 })

@@ -1,11 +1,12 @@
 //! Attaches programs to hooks, and reads pinned links; names of hooks and current names of interfaces.
 
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::{fs, mem};
 
 use aya::Ebpf;
-use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
+use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcAttachType, TcHandle};
 use aya::programs::{MultiProgLink as _, SchedClassifier, TcError, XdpMode, loaded_programs};
 use dcqcn_netlink::tc::Handle;
@@ -233,8 +234,14 @@ pub(super) struct Bound {
 
 impl Bound {
     /// Reads a pinned link without its interface; `None` if it does not exist.
-    pub(super) fn read(path: &Path) -> Option<Self> {
-        Self::of(&PinnedLink::from_pin(path).ok()?.into())
+    pub(super) fn read(path: &Path) -> Result<Option<Self>, Error> {
+        match PinnedLink::from_pin(path) {
+            Ok(link) => Ok(Self::of(&link.into())),
+            Err(LinkError::SyscallError(error)) if error.io_error.kind() != ErrorKind::NotFound => {
+                Err(Error::File { path: path.to_owned(), source: error.io_error })
+            }
+            Err(_) => Ok(None),
+        }
     }
 
     fn of(link: &FdLink) -> Option<Self> {

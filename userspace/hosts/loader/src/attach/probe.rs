@@ -8,6 +8,7 @@ use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 use aya::util::KernelVersion;
 use dcqcn_netlink::{Link, Netlink, Stack};
+use nix::unistd::geteuid;
 
 use super::Error;
 use super::hooks::BPF_TCX_INGRESS;
@@ -17,6 +18,8 @@ use crate::{failpoint, syscall};
 
 /// Capabilities required for attaching, by bit (include/uapi/linux/capability.h).
 const NEEDED: [(u32, &str); 3] = [(CAP_NET_ADMIN, "CAP_NET_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
+/// Required for access to the files of another user.
+const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_NET_ADMIN: u32 = 12;
 /// Implies CAP_PERFMON and CAP_BPF.
 const CAP_SYS_ADMIN: u32 = 21;
@@ -84,6 +87,17 @@ pub(super) fn check(realtime: bool) -> Result<(), Error> {
 pub(super) fn check_capabilities() -> Result<(), Error> {
     let missing = missing_capabilities(effective_capabilities());
     if missing.is_empty() { Ok(()) } else { Err(Error::Capability { missing: missing.join(", ") }) }
+}
+
+/// Capabilities that this process lacks for access to attachments, whose files belong to root.
+pub(crate) fn missing_for_access() -> Vec<&'static str> {
+    missing_of_user(effective_capabilities(), geteuid().is_root())
+}
+
+fn missing_of_user(effective: u64, is_root: bool) -> Vec<&'static str> {
+    let owns_files = is_root || effective >> CAP_DAC_OVERRIDE & 1 == 1;
+    let override_missing = (!owns_files).then_some("CAP_DAC_OVERRIDE");
+    override_missing.into_iter().chain(missing_capabilities(effective)).collect()
 }
 
 fn missing_feature(features: &[Feature]) -> Option<&Feature> {
@@ -200,5 +214,12 @@ mod tests {
         assert_eq!(missing_capabilities(0), ["CAP_NET_ADMIN", "CAP_PERFMON", "CAP_BPF"]);
         assert_eq!(missing_capabilities(1 << 21), ["CAP_NET_ADMIN"]);
         assert_eq!(missing_capabilities(1 << 21 | 1 << 12), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn files_of_root_need_override() {
+        assert_eq!(missing_of_user(1 << 21 | 1 << 12, false), ["CAP_DAC_OVERRIDE"]);
+        assert_eq!(missing_of_user(1 << 1, false), ["CAP_NET_ADMIN", "CAP_PERFMON", "CAP_BPF"]);
+        assert_eq!(missing_of_user(1 << 21 | 1 << 12, true), [] as [&str; 0]);
     }
 }

@@ -32,7 +32,7 @@ pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Erro
     let parts = sweep.verify(&record.info)?;
     let is_missing = |name: &str| parts.iter().any(|part| part.name == name && part.problem.is_some());
     if is_missing("maps") {
-        return Err(Error::MapsMissing { iface: iface.to_owned() });
+        return Err(record.info.maps_missing(&sweep.state_dir.pins(record.info.ifindex)));
     }
     if !record.info.is_current() {
         return Err(Error::OtherVersion { iface: iface.to_owned() });

@@ -397,6 +397,11 @@ fn ancestors() -> impl Iterator<Item = PathBuf> {
     std::iter::successors(parent(&PathBuf::from("/proc/self")), parent)
 }
 
+/// Mount point of these pins of an interface, if no BPF file system is mounted there.
+pub(super) fn unmounted(pins: &Path) -> Option<&Path> {
+    pins.ancestors().nth(2).filter(|bpf| !is_bpf(bpf))
+}
+
 fn is_bpf(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
 }

@@ -229,16 +229,16 @@ pub struct Claim {
 }
 
 pub fn claim(info: &Info) -> Result<Claim, Error> {
-    let (path, iface) = (pins(info)?, info.iface.clone());
+    let path = pins(info)?;
     if info.has_lost_maps(&path) {
-        return Err(Error::MapsMissing { iface });
+        return Err(info.maps_missing(&path));
     }
     let failed = file_error(&path);
     let directory = File::open(&path).map_err(failed)?;
     if lock_within(&directory, CLAIM_TIMEOUT).map_err(failed)? {
         Ok(Claim { _lock: directory })
     } else {
-        Err(Error::Served { iface })
+        Err(Error::Served { iface: info.iface.clone() })
     }
 }
 

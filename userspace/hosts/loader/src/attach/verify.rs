@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::hooks::{Bound, HOOKS, XDP_PEER, tc_hook, with_names};
 use super::journal::{Device, Record, State, UndoStep};
 use super::plan::cpus;
-use super::state_dir::{StateDir, names};
+use super::state_dir::{StateDir, names, unmounted};
 use super::{Error, ForeignProgram, Info, foreign};
 use crate::dataplane::MAPS;
 use crate::queues;
@@ -140,7 +140,7 @@ impl Sweep {
                 UndoStep::Clsact | UndoStep::Sibling { .. } | UndoStep::Offloads { .. } => continue,
                 UndoStep::Stripping { .. } if link.is_none_or(|link| !record.recognises(link)) => continue,
                 UndoStep::Stripping { .. } => ("vlan", self.stripping(ifindex)?.into()),
-                UndoStep::Pins => ("maps", lost_maps(&pinned).into()),
+                UndoStep::Pins => ("maps", lost_maps(&pins, &pinned).into()),
                 UndoStep::Link { pin } => (pin.as_str(), self.bound(&pins.join(pin), pin, ifindex, iface)?),
                 UndoStep::Filter { hook, program } => (hook.as_str(), self.filter(ifindex, hook, program)?),
                 UndoStep::Qdisc { parent, ours: (kind, handle), .. } => {
@@ -165,8 +165,9 @@ impl Sweep {
     /// Finds the program of the pinned link at `path` on its interface.
     fn bound(&self, path: &Path, pin: &str, ifindex: u32, iface: &str) -> Result<Found, Error> {
         let removed = self.removed(ifindex);
-        let Some(link) = Bound::read(path) else {
-            return Ok(Some(removed.unwrap_or(Problem::NotFound)).into());
+        let Some(link) = Bound::read(path)? else {
+            let not_found = || path.parent().and_then(not_mounted).unwrap_or(Problem::NotFound);
+            return Ok(Some(removed.unwrap_or_else(not_found)).into());
         };
         let link_id = Some(link.id);
         if removed.is_some() {
@@ -350,10 +351,15 @@ pub(super) fn is_alive(state_dir: &StateDir, info: &Info, links: &[Link]) -> boo
     }
 }
 
-fn lost_maps(pinned: &[String]) -> Option<Problem> {
+/// Problem of every pin if their file system is not mounted.
+fn not_mounted(pins: &Path) -> Option<Problem> {
+    unmounted(pins).map(|path| Problem::NotMounted(path.to_owned()))
+}
+
+fn lost_maps(pins: &Path, pinned: &[String]) -> Option<Problem> {
     let is_lost = |map: &&str| !pinned.iter().any(|name| name == map);
     let lost: Vec<_> = MAPS.into_iter().filter(is_lost).collect();
-    (!lost.is_empty()).then_some(Problem::MapsNotFound(lost))
+    (!lost.is_empty()).then(|| not_mounted(pins).unwrap_or(Problem::MapsNotFound(lost)))
 }
 
 /// Transmit queues of an mq without fq: queues enabled after attaching get the kernel's default qdisc.
@@ -386,6 +392,15 @@ mod tests {
         assert!(!record.recognises(&link(2)));
         update_devices(&mut record, &[link(2)]).expect("no query");
         assert!(record.recognises(&link(2)));
+    }
+
+    #[test]
+    fn unmounted_file_system_is_the_problem() {
+        let root = tempfile::tempdir().expect("a directory");
+        let problem = lost_maps(&root.path().join("ns-1/7"), &[]).expect("no maps").to_string();
+        assert!(problem.starts_with(&format!("{} is not mounted", root.path().display())), "{problem}");
+        let all = MAPS.map(str::to_owned);
+        assert_eq!(lost_maps(&root.path().join("ns-1/7"), &all), None);
     }
 
     #[test]

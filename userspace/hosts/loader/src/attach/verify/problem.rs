@@ -1,6 +1,7 @@
 //! Problems of the parts of an attachment, as text.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use dcqcn_netlink::tc::Handle;
 
@@ -12,6 +13,8 @@ pub(super) enum Problem {
     NotOnInterface,
     /// The interface of this index does not exist.
     InterfaceRemoved(u32),
+    /// Mount point of the BPF file system with the pins.
+    NotMounted(PathBuf),
     /// Names of maps that are not pinned.
     MapsNotFound(Vec<&'static str>),
     /// Enabled features that strip VLAN tags.
@@ -37,6 +40,9 @@ impl fmt::Display for Problem {
                 f.write_str("expected, not found: its link is on another interface, or on none")
             }
             Self::InterfaceRemoved(ifindex) => write!(f, "interface {ifindex} was removed"),
+            Self::NotMounted(path) => {
+                write!(f, "{} is not mounted; `dcqcn attach` mounts a BPF file system there", path.display())
+            }
             Self::MapsNotFound(maps) => write!(f, "expected, not found: {}", maps.join(", ")),
             Self::Stripping(features) => {
                 write!(f, "{} is on again: VLAN tags are lost", features.join(", "))
