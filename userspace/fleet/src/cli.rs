@@ -110,6 +110,7 @@ Examples:
   dcqcn-fleet forget st7")]
     Forget {
         /// The host.
+        #[arg(value_parser = host_name)]
         host: String,
     },
     /// Delete old versions, except those that a host has, is ordered to have, or may be rolled back to.
@@ -213,6 +214,22 @@ fn host() -> String {
     name.unwrap_or_else(|| "localhost".into())
 }
 
+/// Whether this can be the name of a host, which is a part of keys.
+pub(crate) fn is_name(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= 253 && name.chars().all(is_allowed)
+}
+
+/// Parses the name of a host.
+fn host_name(text: &str) -> Result<String, String> {
+    let form = "1 to 253 letters, digits, `-`, `_` and `.`";
+    if is_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("`{text}` is not the name of a host: {form}"))
+    }
+}
+
 /// Parses a period that limits writes to etcd.
 fn report_period(text: &str) -> Result<Duration, String> {
     at_least(text, Duration::from_secs(1), "1s")
@@ -308,6 +325,31 @@ mod tests {
             assert!(error.contains(&format!("out of range: at least {least}")), "{error}");
         }
         assert!(Cli::try_parse_from(["dcqcn-fleet", "agent", "--every", "1s", "--look", "10ms"]).is_ok());
+    }
+
+    #[test]
+    fn invalid_names_are_rejected() {
+        let refused = |words: &[&str]| {
+            let words = ["dcqcn-fleet"].iter().chain(words);
+            let error = Cli::try_parse_from(words).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            error.to_string()
+        };
+        for host in ["", "a/b", "..\u{0}", "a b"] {
+            for words in [&["forget", host][..], &["agent", "--name", host]] {
+                let error = refused(words);
+                assert!(error.contains("1 to 253 letters, digits, `-`, `_` and `.`"), "{error}");
+            }
+        }
+        for prefix in ["", "/", "dcqcn", "//dcqcn", "/a//b", "/a b"] {
+            let error = refused(&["status", "--prefix", prefix]);
+            assert!(error.contains("as in /dcqcn or /dcqcn/site1"), "{error}");
+        }
+        assert!(refused(&["agent", "--label", "=a"]).contains("a label is KEY=VALUE"));
+        for words in ["forget st7.rack-1", "status --prefix /dcqcn/", "status --prefix /dcqcn/site_1"] {
+            let words = ["dcqcn-fleet"].into_iter().chain(words.split(' '));
+            assert!(Cli::try_parse_from(words).is_ok());
+        }
     }
 
     #[test]

@@ -209,6 +209,10 @@ fn read_group(group: FileGroup) -> Result<Group> {
     let FileGroup { name, hosts, labels, interface } = group;
     for pattern in &hosts {
         Pattern::new(pattern).with_context(|| format!("hosts: `{pattern}` is not a pattern"))?;
+        ensure!(
+            !pattern.is_empty() && !pattern.contains('/'),
+            "hosts: `{pattern}` matches no host; names have letters, digits, `-`, `_` and `.`"
+        );
     }
     ensure!(!interface.is_empty(), "no [[group.interface]]; add the configuration of its interfaces");
     let text = toml::to_string(&BTreeMap::from([("interface", interface)]))?;

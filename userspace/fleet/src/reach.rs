@@ -8,6 +8,7 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, Error as CertificateError, KeyUsage};
 
+use crate::cli::is_name;
 use crate::prelude::*;
 use crate::store::TIMEOUT;
 
@@ -33,7 +34,14 @@ pub(crate) struct EtcdOptions {
     #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_KEY", requires = "etcd_cert")]
     etcd_key: Option<PathBuf>,
     /// Prefix of the fleet's keys in etcd.
-    #[arg(long, global = true, value_name = "KEY", env = "DCQCN_PREFIX", default_value = "/dcqcn")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "KEY",
+        env = "DCQCN_PREFIX",
+        value_parser = parse_prefix,
+        default_value = "/dcqcn"
+    )]
     prefix: String,
 }
 
@@ -46,6 +54,17 @@ fn parse_member(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!("`{text}` is not an address of etcd; write https://HOST:2379 or http://HOST:2379"))
+    }
+}
+
+/// Parses the prefix of keys. Slashes at its end are removed.
+fn parse_prefix(text: &str) -> Result<String, String> {
+    let prefix = text.trim_end_matches('/');
+    match prefix.strip_prefix('/') {
+        Some(names) if names.split('/').all(is_name) => Ok(prefix.to_owned()),
+        _ => Err(format!(
+            "`{text}` is not a prefix of keys: write `/` and a name, as in /dcqcn or /dcqcn/site1"
+        )),
     }
 }
 
@@ -96,7 +115,7 @@ impl EtcdOptions {
                 return Err(anyhow::Error::new(EtcdError(error)).context(format!("cannot use {what}")));
             }
         };
-        Ok(Store::new(client, self.prefix.trim_end_matches('/').to_owned(), address))
+        Ok(Store::new(client, self.prefix.clone(), address))
     }
 
     /// Waits until certificates or key were replaced, and returns an error: a client cannot exchange them, so

@@ -2,10 +2,11 @@
 
 use std::future::pending;
 
+use anyhow::anyhow;
 use tokio::task::JoinSet;
 
 use super::apply::{execute, interrupted};
-use super::{NotCoordinated, author, host, report_period, step_period};
+use super::{NotCoordinated, author, host, host_name, report_period, step_period};
 use crate::agent;
 use crate::coordinate::{self, Coordinator, Until};
 use crate::prelude::*;
@@ -191,7 +192,7 @@ Examples:
   dcqcn-fleet agent --etcd https://etcd1:2379 --etcd-ca ca.pem --etcd-cert h1.pem --etcd-key h1.key")]
 pub(super) struct AgentArgs {
     /// Name of this host in the fleet [default: the machine's].
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", value_parser = host_name)]
     name: Option<String>,
     /// Label of this host. May be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
@@ -224,13 +225,9 @@ fn ttl_s(text: &str) -> Result<i64, String> {
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE, for example rack=a")?;
+    let label = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = label.ok_or("a label is KEY=VALUE, for example rack=a")?;
     Ok((key.to_owned(), value.to_owned()))
-}
-
-fn is_name(name: &str) -> bool {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !name.is_empty() && name.len() <= 253 && name.chars().all(is_allowed)
 }
 
 impl AgentArgs {
@@ -243,11 +240,8 @@ impl AgentArgs {
             is_named || host.split('.').next() != Some("localhost"),
             "cannot use `{host}`, the machine's name, as the name of a host: it is not unique; set another one with --name"
         );
-        ensure!(
-            is_name(&host),
-            "cannot use `{host}` as the name of a host: only 1 to 253 letters, digits, `-`, `_` and `.` are valid; set another one \
-             with --name"
-        );
+        // The machine's may be invalid.
+        host_name(&host).map_err(|error| anyhow!("{error}; set another one with --name"))?;
         let options =
             agent::Options { host, labels: labels.into_iter().collect(), control, every, ttl_s: ttl, look };
         let Some(copies) = copies else {
