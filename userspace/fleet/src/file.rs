@@ -366,7 +366,10 @@ rpg_gd = 12
             ("[[group]]\nname='a'", "no [[group.interface]]"),
             (&format!("{group}\nrole='host'"), "without name, mac, driver, pci or rdma"),
             (&format!("{group}\ndriver='['"), "driver = \"[\" is not a pattern"),
-            (&format!("{interface}role = 'hst'"), "`hst` is not one of host, switch"),
+            (
+                &format!("{interface}role = 'hst'"),
+                "f:5: role = `hst` is not one of host, switch: did you mean `host`?",
+            ),
             (&format!("{interface}role = 'host'\ninline = 'b'"), "inline = \"b\" only marks"),
             (&format!("{interface}repair = 'all'"), "f:5: cannot set repair remotely; set it in each host's"),
             (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "f:6: rpg_gd = 99"),

@@ -211,12 +211,12 @@ impl Reader<'_> {
     /// Parses one of the settings of `attach`; errors also list `other_keys`.
     pub fn setting(&mut self, key: &Spanned<Cow<'_, str>>, value: &Value<'_>, other_keys: &[&str]) {
         match key.get_ref().as_ref() {
-            "role" => self.settings.role = self.choice(value).or(self.settings.role),
-            "profile" => self.settings.profile = self.choice(value).or(self.settings.profile),
+            "role" => self.settings.role = self.choice("role", value).or(self.settings.role),
+            "profile" => self.settings.profile = self.choice("profile", value).or(self.settings.profile),
             "inline" => self.settings.inline = self.scalar("inline", value).filter(|peer| !peer.is_empty()),
-            "pacer" => self.settings.pacer = self.choice(value).or(self.settings.pacer),
-            "queues" => self.settings.queues = self.choice(value).or(self.settings.queues),
-            "xdp_mode" => self.settings.xdp_mode = self.choice(value).or(self.settings.xdp_mode),
+            "pacer" => self.settings.pacer = self.choice("pacer", value).or(self.settings.pacer),
+            "queues" => self.settings.queues = self.choice("queues", value).or(self.settings.queues),
+            "xdp_mode" => self.settings.xdp_mode = self.choice("xdp_mode", value).or(self.settings.xdp_mode),
             "flows" => self.settings.flows = self.parsed(value, parse_flows),
             PARAMETERS => self.parameters("", value),
             table if TABLES.contains(&table) => self.parameters(&format!("{table}."), value),
@@ -278,8 +278,18 @@ impl Reader<'_> {
         parse(&text).map_err(|error| self.refuse(value.span(), error)).ok()
     }
 
-    pub fn choice<T: ValueEnum>(&mut self, value: &Value<'_>) -> Option<T> {
-        self.parsed(value, parse_word)
+    /// Parses a word, the value of `key`.
+    pub fn choice<T: ValueEnum>(&mut self, key: &str, value: &Value<'_>) -> Option<T> {
+        let text = self.scalar(key, value)?;
+        parse_word(&text).map_err(|error| self.refuse(value.span(), format_args!("{key} = {error}"))).ok()
+    }
+
+    /// Rejects an unknown key of a section with these keys.
+    pub fn refuse_key(&mut self, section: &str, key: &Spanned<Cow<'_, str>>, known: &[&str]) {
+        let name = key.get_ref();
+        let hint = super::key::did_you_mean(nearest(name, known).as_deref());
+        let known = known.join(", ");
+        self.refuse(key.span(), format_args!("unknown key `{name}` in [{section}]{hint} (keys are {known})"));
     }
 }
 
@@ -405,7 +415,20 @@ mod tests {
         for (text, expected) in [
             ("rpg_ai_rate = '1mbit'", "c:1: `rpg_ai_rate` is a parameter: write it below [parameters]"),
             ("[parameters]\npacer = 'fq'", "c:2: pacer cannot be set"),
-            ("pacer = 'fqq'", "c:1: `fqq` is not one of auto, fq, htb, none: did you mean `fq`?"),
+            ("pacer = 'fqq'", "c:1: pacer = `fqq` is not one of auto, fq, htb, none: did you mean `fq`?"),
+            ("\nrole = 'hst'", "c:2: role = `hst` is not one of host, switch: did you mean `host`?"),
+            ("profile = 'papr'", "c:1: profile = `papr` is not one of paper, "),
+            (
+                "queues = 'etss'",
+                "c:1: queues = `etss` is not one of none, auto, ets, htb: did you mean `ets`?",
+            ),
+            ("xdp_mode = 'x'", "c:1: xdp_mode = `x` is not one of auto, driver, skb"),
+            ("role = ['host']", "c:1: role is array, not a string"),
+            (
+                "[parameters]\ncnp_limit = 'prt'",
+                "c:2: cnp_limit = `prt` is not one of qp, peer, port: did you mean `port`?",
+            ),
+            ("[parameters]\ncp_enable = 'maybe'", "c:2: cp_enable = `maybe` is not one of true, false"),
             ("flows = 1", "c:1: flows = 1 is out of range: 8 to 1048576"),
             ("parameters = 1", "c:1: `parameters` is a table: write [parameters]"),
             ("[parameters]\nrpg_gd = 1\nrpg_gd = 2", "c:3: duplicate key"),

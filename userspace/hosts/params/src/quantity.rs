@@ -7,13 +7,27 @@ use std::ops::RangeInclusive;
 
 use dcqcn_common::params::{Allowed, Quantity, Unit};
 
+use super::key::{did_you_mean, nearest};
+
 /// A text that is not a quantity of its unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` {problem}: {}", expected(*unit))]
+#[error("`{text}` {problem}{}", self.hint())]
 pub struct QuantityError {
     text: String,
     problem: Problem,
     unit: Unit,
+}
+
+impl QuantityError {
+    /// The allowed words with the nearest one, or the syntax.
+    fn hint(&self) -> String {
+        let words: &[&str] = match self.unit {
+            Unit::Choice(words) => words,
+            Unit::Switch => &["true", "false"],
+            unit => return format!(": {}", expected(unit)),
+        };
+        format!(" {}{}", words.join(", "), did_you_mean(nearest(&self.text, words).as_deref()))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +72,7 @@ enum Problem {
     NotWhole(&'static str),
     #[error("is too large")]
     TooLarge,
-    #[error("is not one of the allowed words")]
+    #[error("is not one of")]
     Word,
 }
 
@@ -307,8 +321,8 @@ mod tests {
             ("1.", Unit::Bytes, "is not a number"),
             (".5KB", Unit::Bytes, "is not a number"),
             ("1.2.3KB", Unit::Bytes, "is not a number"),
-            ("both", WORDS, "is not one of the allowed words: write one of `qp`, `peer`, `port`"),
-            ("2", Unit::Switch, "write `true` or `false`"),
+            ("both", WORDS, "is not one of qp, peer, port"),
+            ("2", Unit::Switch, "is not one of true, false"),
         ] {
             let message = parse(text, unit).unwrap_err().to_string();
             assert!(message.contains(reason), "{text}: {message}");

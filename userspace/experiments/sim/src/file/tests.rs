@@ -73,7 +73,7 @@ fn errors_have_line_and_expectation() {
         "a.toml:8: unknown setting `wait`",
         "a.toml:10: size = `5 apples`",
         "a.toml:11: unknown setting `step`",
-        "a.toml:13: law = `reno` is not one of the allowed words: write one of `cubic`, `dctcp`",
+        "a.toml:13: law = `reno` is not one of cubic, dctcp",
         "a.toml:14: flows is array, not a string, number or boolean",
     ]) {
         assert!(line.starts_with(expected), "{line}\n{expected}");

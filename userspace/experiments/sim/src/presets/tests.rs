@@ -143,11 +143,7 @@ fn error_names_the_value_and_its_range() {
         ("flows", "0", "flows = 0 is out of range: 1 to 60000"),
         ("link", "1", "link = 1bit is out of range: 100kbit to 800gbit"),
         ("delay", "5s", "delay = 5s is out of range: 0ns to 1s"),
-        (
-            "marking",
-            "middle",
-            "marking = `middle` is not one of the allowed words: write one of `ingress`, `egress`",
-        ),
+        ("marking", "middle", "marking = `middle` is not one of ingress, egress"),
         ("flws", "2", "unknown setting `flws`: did you mean `flows`?"),
         ("rpg_ai_rat", "2", "unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
         ("size", "0B", "size = 0B is out of range: 1B to 1000GB"),

@@ -203,7 +203,7 @@ fn parse_with(check: Check, name: &str, text: &str) -> Result<Config, FileErrors
                 }),
                 "log" => section(reader, value, "log", &["format", "filter"], |reader, key, value| {
                     if key == "format" {
-                        config.log_format = reader.choice(value);
+                        config.log_format = reader.choice(key, value);
                     } else {
                         config.log_filter = reader.parsed(value, filter);
                     }
@@ -236,9 +236,7 @@ fn section(
         if known.contains(&word) {
             entry(reader, word, value);
         } else {
-            let known = known.join(", ");
-            reader
-                .refuse(key.span(), format_args!("unknown key `{word}` in [{name}], whose keys are {known}"));
+            reader.refuse_key(name, key, known);
         }
     }
 }
@@ -291,7 +289,7 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings, che
 fn entry(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings, check: Check) -> Option<Interface> {
     let mut repair = None;
     let (patterns, settings) =
-        reader.interface(value, common, check, |reader, value| repair = reader.choice(value))?;
+        reader.interface(value, common, check, |reader, value| repair = reader.choice("repair", value))?;
     let mut selector = Selector::default();
     for (key, pattern) in patterns {
         selector.add(Property::of(key)?, pattern);

@@ -73,7 +73,7 @@ fn errors_listed_with_lines() {
         assert!(refused.contains(expected), "{text}: {refused}");
     }
     for (text, expected) in [
-        ("role = 'hst'", "c:3: `hst` is not one of host, switch"),
+        ("role = 'hst'", "c:3: role = `hst` is not one of host, switch: did you mean `host`?"),
         ("inline = 'b'\nrole = 'host'", "c:1: inline = \"b\" only marks: set role = \"switch\""),
         ("inline = 'b'\nrole = 'host'", "(in the [[interface]] with name = \"a\")"),
         ("repare = 'all'", "c:3: unknown key `repare`: did you mean `repair`? (keys are name,"),
@@ -87,7 +87,10 @@ fn errors_listed_with_lines() {
         ("[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is not an address"),
         ("[age]\nidle = '10'", "c:4: idle = \"10\" is not a time"),
         ("[log]\nfilter = '=='", "c:4: filter = \"==\""),
-        ("[log]\nlevel = 'x'", "c:4: unknown key `level` in [log]"),
+        ("[log]\nlevel = 'x'", "c:4: unknown key `level` in [log] (keys are format, filter)"),
+        ("[log]\nformt = 'x'", "c:4: unknown key `formt` in [log]: did you mean `format`?"),
+        ("[log]\nformat = 'jsn'", "c:4: format = `jsn` is not one of text, json: did you mean `json`?"),
+        ("repair = 'al'", "c:3: repair = `al` is not one of"),
     ] {
         let refused = parse("c", &format!("[[interface]]\nname = 'a'\n{text}")).unwrap_err().to_string();
         assert!(refused.contains(expected), "{text}: {refused}");
