@@ -1,5 +1,8 @@
 //! Qualification: Linux passes, and planted faults are detected exactly.
 
+use std::os::unix::process::CommandExt as _;
+
+use dcqcn_tests::command::lab_binary;
 use dcqcn_tests::prelude::*;
 
 /// Runs it, and returns its exit code and its report.
@@ -15,6 +18,21 @@ fn qualify(options: &str) -> Result<(i32, Value)> {
 fn checks<'a>(report: &'a Value, outcome: &str) -> Vec<&'a str> {
     let checks = report["checks"].as_array().into_iter().flatten();
     checks.filter(|check| check["outcome"] == outcome).filter_map(|check| check["what"].as_str()).collect()
+}
+
+#[test]
+fn unprivileged_run_fails_once() -> Result<()> {
+    require!();
+    // A directory from which any user may run it.
+    let directory = tempfile::tempdir()?;
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+    let lab = directory.path().join("dcqcn-lab");
+    fs::copy(lab_binary()?, &lab)?;
+    let mut command = Command::new(&lab);
+    command.arg("qualify").uid(65_534).gid(65_534);
+    let error = error_of(&mut command, 1)?;
+    assert!(error.contains("cannot qualify as user 65534") && error.lines().count() == 1, "{error}");
+    Ok(())
 }
 
 #[test]

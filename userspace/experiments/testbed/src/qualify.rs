@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use std::{env, fmt};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::kernel_has_qdisc;
@@ -20,6 +20,7 @@ use dcqcn_params::{Assignment, Profile, Settings, word};
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render;
 use indicatif::ProgressBar;
+use nix::unistd::{Uid, geteuid};
 use serde::Serialize;
 
 use super::config::IncastConfig;
@@ -156,10 +157,11 @@ impl QualifyConfig {
 /// Runs the cases, with a progress line on stderr; ends cleanly on Ctrl-C.
 ///
 /// # Errors
-/// The configuration is out of range, or a port cannot be used. Wrong behaviour of the switch, or a case that cannot be
+/// The user is not root, the configuration is out of range, or a port cannot be used. Wrong behaviour of the switch, or a case that cannot be
 /// run (another lab is running, the kernel rejects a step), is a failure in the report instead. After Ctrl-C the report
 /// has the results so far.
 pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
+    check_user(geteuid())?;
     let config = &config.fitted()?;
     let interrupt = Interrupt::catch()?;
     let progress = if config.quiet { ProgressBar::hidden() } else { progress_line("qualify")? };
@@ -420,6 +422,16 @@ fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
     }
 }
 
+/// Rejects a user as whom every case would fail.
+fn check_user(user: Uid) -> Result<()> {
+    ensure!(
+        user.is_root(),
+        "cannot qualify as user {user}: it creates network namespaces and sends frames (CAP_SYS_ADMIN, CAP_NET_ADMIN, \
+         CAP_NET_RAW, CAP_BPF); run it as root"
+    );
+    Ok(())
+}
+
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())
@@ -428,4 +440,19 @@ fn on_path(name: &str) -> Option<PathBuf> {
 fn release() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unprivileged_user_rejected_before_cases() {
+        let refused = check_user(Uid::from_raw(1_000)).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("cannot qualify as user 1000: ") && refused.ends_with("as root"),
+            "{refused}"
+        );
+        check_user(Uid::from_raw(0)).unwrap();
+    }
 }
