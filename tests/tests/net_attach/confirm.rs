@@ -122,6 +122,24 @@ fn deadline_independent_of_time_namespace() -> Result<()> {
     lab.ok("detach a0").map(drop)
 }
 
+/// Without CAP_SYS_PTRACE only the shell leads to the mount namespace with the pins, and it exits before the deadline.
+#[test]
+fn waiter_in_private_mounts_reverts() -> Result<()> {
+    require!();
+    let lab = lab("cmount")?;
+    let change = "while mountpoint -q /run/dcqcn/bpf; do umount /run/dcqcn/bpf; done
+                  $dcqcn set a0 --confirm 1s rpg_ai_rate=20mbit";
+    let script = format!("unshare --mount sh -euc '{change}'; exit $?");
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace", "sh", "-c", &script]);
+    command.env("dcqcn", binary()?).env("DCQCN_AUDIT", lab.path("audit"));
+    let output = lab.host.output(command)?;
+    assert!(output.status.success(), "{output:?}");
+    is(&lab, 10)?;
+    no_waiter_left(&lab)?;
+    lab.ok("detach a0").map(drop)
+}
+
 #[test]
 fn pending_change_blocks_others() -> Result<()> {
     require!();

@@ -55,6 +55,7 @@ use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub(crate) use probe::missing_for_access;
 pub use repair::repair;
+pub use state_dir::hold_root;
 use state_dir::{StateDir, remove_file, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use undo::{check_detach, detach, detach_all, detach_id, detach_with};

@@ -273,6 +273,8 @@ fn wait_for_all() -> anyhow::Result<()> {
     // Detached from the terminal and its Ctrl-C, and from the working directory.
     setsid().context("cannot start: `confirm --wait` is started by another command")?;
     std::env::set_current_dir("/")?;
+    // Found by the parent process if this mount namespace is private.
+    attach::hold_root()?;
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(b".")

@@ -23,9 +23,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -365,8 +366,30 @@ pub(super) fn names(path: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
+/// Root directory opened by [`hold_root`].
+static HELD_ROOT: OnceLock<File> = OnceLock::new();
+
+/// Opens the root directory, and uses it from now on, for a process that outlives those by which it is found.
+///
+/// # Errors
+/// The directory exists, and cannot be opened.
+pub fn hold_root() -> Result<(), Error> {
+    let path = root();
+    match File::open(&path) {
+        Ok(directory) => {
+            HELD_ROOT.get_or_init(|| directory);
+            Ok(())
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(Error::File { path, source }),
+    }
+}
+
 /// [`ROOT`] in init's mount namespace.
 pub(super) fn root() -> PathBuf {
+    if let Some(directory) = HELD_ROOT.get() {
+        return PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    }
     match outside() {
         Some(process) => process.join("root").join(ROOT.trim_start_matches('/')),
         None => PathBuf::from(ROOT),
