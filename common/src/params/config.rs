@@ -2,8 +2,8 @@
 
 use super::spec::parameters;
 use super::{
-    Invalid, MAX_RATE_BPS, MIN_RATE_BPS, Name, PfcConfig, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec,
-    Table, Unit,
+    Allowed, Invalid, MAX_RATE_BPS, MIN_RATE_BPS, Name, PfcConfig, QUEUES_KINDS, QUEUES_NONE, QueueConfig,
+    Spec, Table, Unit,
 };
 use crate::layout::{CLASSES, DSCPS};
 use crate::limit::Limit;
@@ -92,7 +92,7 @@ parameters! {
         /// Send CNPs from the congestion point itself for packets marked there, at most one per interval.
         fast_cnp = 0, "fast_cnp", Unit::Switch, 0, 1, "";
         /// Rate of the link; 0 = unknown, which disables everything that depends on it.
-        link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
+        link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0 => MIN_RATE_BPS, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
         /// Bytes added to every frame on the wire; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a
         /// software shaper.
         wire_overhead_bytes = 0, "wire_overhead", Unit::Bytes, 0, 64, "Small packets weigh more in queue depth and pacing.";
@@ -146,9 +146,9 @@ parameters! {
         /// firmware, or 31.
         alpha_bits = FINE_ALPHA_BITS, "alpha_bits", Unit::OneOf(ALPHA_BITS), COARSE_ALPHA_BITS, FINE_ALPHA_BITS, "";
         /// Period of the increase timer (paper: T, 55 us); 0 = off.
-        rpg_time_reset_ns = 55 * US, "rpg_time_reset", Unit::Nanoseconds, 0, 10 * SECOND, "Slower recovery.";
+        rpg_time_reset_ns = 55 * US, "rpg_time_reset", Unit::Nanoseconds, 0 => US, 10 * SECOND, "Slower recovery.";
         /// Bytes between two increase events (paper: B, 10 MB; NVIDIA counts it in units of 64 bytes); 0 = off.
-        rpg_byte_reset_bytes = 10_000_000, "rpg_byte_reset", Unit::Bytes, 0, 10_000_000_000, "Slower recovery of fast flows.";
+        rpg_byte_reset_bytes = 10_000_000, "rpg_byte_reset", Unit::Bytes, 0 => MIN_BYTE_RESET, 10_000_000_000, "Slower recovery of fast flows.";
         /// Increase events of fast recovery (paper: F, 5).
         rpg_threshold = 5, "rpg_threshold", Unit::Count, 0, 31, "Longer fast recovery, later growth beyond the old rate.";
         /// Step of additive increase (paper: R_AI, 40 Mbit/s).
@@ -158,7 +158,7 @@ parameters! {
         /// Minimum rate of a flow after cuts.
         rpg_min_rate_bps = 10 * MBIT, "rpg_min_rate", Unit::BitsPerSecond, MIN_RATE_BPS, MAX_RATE_BPS, "Better worst case for a flow, less room for many flows.";
         /// Maximum rate of a flow; 0 = the rate of the link.
-        rpg_max_rate_bps = 0, "rpg_max_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "";
+        rpg_max_rate_bps = 0, "rpg_max_rate", Unit::BitsPerSecond, 0 => MIN_RATE_BPS, MAX_RATE_BPS, "";
         /// Cut factor: a cut takes alpha / 2^rpg_gd of the rate, alpha counted in 1/1024; 11 is the paper's alpha/2.
         rpg_gd = 11, "rpg_gd", Unit::Count, 10, 15, "Gentler cuts.";
         /// Minimum percentage of the rate that remains after one cut.
@@ -172,7 +172,7 @@ parameters! {
         /// the last cut.
         clamp_tgt_rate_after_time_inc = 1, "clamp_tgt_rate_after_time_inc", Unit::Switch, 0, 1, "";
         /// `firmware`: rate of a flow at its first CNP instead of a cut; 0 = the first CNP cuts like any other.
-        rate_to_set_on_first_cnp_bps = 0, "rate_to_set_on_first_cnp", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Gentler first reaction.";
+        rate_to_set_on_first_cnp_bps = 0, "rate_to_set_on_first_cnp", Unit::BitsPerSecond, 0 => MIN_RATE_BPS, MAX_RATE_BPS, "Gentler first reaction.";
         /// Decay of alpha per period, in 1/1024 (gain g = 1 - this/1024; paper: g = 1/256, so 1020).
         dce_tcp_g = 1020, "dce_tcp_g", Unit::Count, 1, 1023, "Alpha follows congestion more slowly: smoother, slower.";
         /// Period of the alpha timer (paper: tau', 55 us; longer than min_time_between_cnps).
@@ -231,7 +231,7 @@ parameters! {
         /// Marking probability at Kmax (paper: 1 %).
         pmax_ppm = 10_000, "pmax", Unit::PartsPerMillion, 0, 1_000_000, "Stronger marking near Kmax.";
         /// Rate at which this class's virtual queue drains; 0 = link_rate.
-        drain_rate_bps = 0, "drain_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "The queue appears shorter; above the true rate nothing is marked.";
+        drain_rate_bps = 0, "drain_rate", Unit::BitsPerSecond, 0 => MIN_RATE_BPS, MAX_RATE_BPS, "The queue appears shorter; above the true rate nothing is marked.";
         /// Size of the real buffer, which limits the virtual queue: dropped packets do not queue; 0 = no limit.
         queue_limit_bytes = 0, "queue_limit", Unit::Bytes, 0, 1_000_000_000, "After an overload marking continues longer.";
         /// Enable marking in this class.
@@ -341,9 +341,6 @@ impl Config {
             let name = |key| Name::Row(Table::Wred, tc, key);
             check(WredConfig::SPECS, wred, name)?;
             check_order(name("kmin"), wred.kmin_bytes, "kmax", wred.kmax_bytes, Unit::Bytes)?;
-            if wred.drain_rate_bps != 0 && wred.drain_rate_bps < MIN_RATE_BPS {
-                return Err(Invalid::or_zero(WredConfig::SPECS, name("drain_rate"), wred.drain_rate_bps));
-            }
         }
         for (queue, values) in (0..).zip(&self.queue) {
             check(QueueConfig::SPECS, values, |key| Name::Row(Table::Queue, queue, key))?;
@@ -358,8 +355,8 @@ impl Config {
             (Table::TcToQueue, &self.tc_to_queue[..], CLASSES),
         ] {
             if let Some((index, &value)) = (0..).zip(values).find(|(_, v)| usize::from(**v) >= len) {
-                let (name, value, max) = (Name::Entry(table, index), value.into(), len as u64 - 1);
-                return Err(Invalid::Range { name, value, min: 0, max, unit: Unit::Count, or_zero: false });
+                let allowed = Allowed { min: 0, min_nonzero: 0, max: len as u64 - 1, unit: Unit::Count };
+                return Err(Invalid::Range { name: Name::Entry(table, index), value: value.into(), allowed });
             }
         }
         Ok(())
@@ -387,11 +384,6 @@ impl Config {
 
 /// Conditions between the rates of the link and of the rate machine.
 fn check_rates(s: &Scalars) -> Result<(), Invalid> {
-    for (key, value) in [("link_rate", s.link_rate_bps), ("rpg_max_rate", s.rpg_max_rate_bps)] {
-        if value != 0 && value < MIN_RATE_BPS {
-            return Err(Invalid::or_zero(Scalars::SPECS, Name::Scalar(key), value));
-        }
-    }
     if s.link_rate_bps != 0 && s.rpg_max_rate_bps > s.link_rate_bps {
         return Err(Invalid::AboveLink {
             key: "rpg_max_rate",
@@ -415,23 +407,11 @@ fn check_rates(s: &Scalars) -> Result<(), Invalid> {
 
 fn check_rate_machine(s: &Scalars) -> Result<(), Invalid> {
     let first_rate_bps = s.rate_to_set_on_first_cnp_bps;
-    if first_rate_bps != 0 && first_rate_bps < MIN_RATE_BPS {
-        let name = Name::Scalar("rate_to_set_on_first_cnp");
-        return Err(Invalid::or_zero(Scalars::SPECS, name, first_rate_bps));
-    }
     if first_rate_bps != 0 && first_rate_bps < s.rpg_min_rate_bps {
         return Err(Invalid::FirstBelowMin { first_rate_bps, min_rate_bps: s.rpg_min_rate_bps });
     }
     if s.rp_variant == RP_VARIANT_FIRMWARE && s.rate_reduce_monitor_period_ns < US {
         return Err(Invalid::NoCutPeriod { period_ns: s.rate_reduce_monitor_period_ns });
-    }
-    // A byte counter below the largest packet would fire many times per packet.
-    if s.rpg_byte_reset_bytes != 0 && s.rpg_byte_reset_bytes < MIN_BYTE_RESET {
-        return Err(Invalid::ByteResetTooSmall { bytes: s.rpg_byte_reset_bytes, min: MIN_BYTE_RESET });
-    }
-    if s.rpg_time_reset_ns != 0 && s.rpg_time_reset_ns < US {
-        let name = Name::Scalar("rpg_time_reset");
-        return Err(Invalid::or_zero(Scalars::SPECS, name, s.rpg_time_reset_ns));
     }
     Ok(())
 }
@@ -439,7 +419,7 @@ fn check_rate_machine(s: &Scalars) -> Result<(), Invalid> {
 /// Assumed length of a trimmed packet on the wire, above that of the longest headers.
 const TRIMMED_BYTES: u64 = 128;
 
-/// Smallest `rpg_byte_reset` other than 0 (off).
+/// Smallest `rpg_byte_reset` other than 0 (off): a smaller counter would fire several times per packet.
 pub(crate) const MIN_BYTE_RESET: u64 = 1_000;
 
 fn check<T>(
@@ -448,10 +428,9 @@ fn check<T>(
     name: impl Fn(&'static str) -> Name,
 ) -> Result<(), Invalid> {
     for spec in specs {
-        let &Spec { key, min, max, unit, .. } = spec;
-        let value = (spec.get)(values);
-        if !spec.allowed().contains(value) {
-            return Err(Invalid::Range { name: name(key), value, min, max, unit, or_zero: false });
+        let (value, allowed) = ((spec.get)(values), spec.allowed());
+        if !allowed.contains(value) {
+            return Err(Invalid::Range { name: name(spec.key), value, allowed });
         }
     }
     Ok(())

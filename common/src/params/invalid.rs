@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{Spec, Unit};
+use super::Unit;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
@@ -38,8 +38,8 @@ pub enum Name {
 /// The first violation in a configuration, with value and allowed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// A value outside its range. `or_zero`: 0, below the range, is allowed with a special meaning.
-    Range { name: Name, value: u64, min: u64, max: u64, unit: Unit, or_zero: bool },
+    /// A value outside its range.
+    Range { name: Name, value: u64, allowed: Allowed },
     /// Two values in the wrong order; `high` is in the row of `low`.
     Order { low: Name, low_value: u64, high: &'static str, high_value: u64, unit: Unit },
     /// The port has its own queues, and `priority_major` names the classes of another qdisc.
@@ -48,8 +48,6 @@ pub enum Invalid {
     OwnBacklog,
     /// A rate the link cannot carry.
     AboveLink { key: &'static str, rate_bps: u64, link_rate_bps: u64 },
-    /// A byte counter that would fire several times in one packet.
-    ByteResetTooSmall { bytes: u64, min: u64 },
     /// A rate at the first CNP below the lowest rate.
     FirstBelowMin { first_rate_bps: u64, min_rate_bps: u64 },
     /// The `firmware` variant without a period between its cuts.
@@ -83,19 +81,6 @@ impl fmt::Display for Name {
             Self::Row(table, row, key) => write!(f, "{}.{row}.{key}", table.name()),
             Self::Entry(table, index) => write!(f, "{}.{index}", table.name()),
         }
-    }
-}
-
-impl Invalid {
-    /// `name` of `specs` is too small although [`Spec::min`] allows it, because only 0 is special there.
-    pub(super) fn or_zero<T>(specs: &'static [Spec<T>], name: Name, value: u64) -> Self {
-        let (max, unit) =
-            Spec::find(specs, name.key()).map_or((0, Unit::Count), |spec| (spec.max, spec.unit));
-        let min = match unit {
-            Unit::BitsPerSecond => super::MIN_RATE_BPS,
-            _ => 1_000,
-        };
-        Self::Range { name, value, min, max, unit, or_zero: true }
     }
 }
 
@@ -153,10 +138,12 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Allowed values of a parameter, formatted for people: `0B to 1GB`, `10 or 31`, `none, fq, htb`.
+/// Allowed values of a parameter, formatted for people: `0B to 1GB`, `1us to 10s, or 0`, `10 or 31`, `none, fq, htb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
     pub min: u64,
+    /// As [`Spec::min_nonzero`](super::Spec::min_nonzero).
+    pub min_nonzero: u64,
     pub max: u64,
     pub unit: Unit,
 }
@@ -167,17 +154,21 @@ impl Allowed {
             Unit::OneOf(numbers) => numbers.contains(&value),
             _ => true,
         };
-        (self.min..=self.max).contains(&value) && is_listed
+        let is_in_gap = value != 0 && value < self.min_nonzero;
+        (self.min..=self.max).contains(&value) && !is_in_gap && is_listed
     }
 }
 
 impl fmt::Display for Allowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { min, max, unit } = *self;
+        let Self { min, min_nonzero, max, unit } = *self;
         match unit {
             Unit::Switch => f.write_str("true, false"),
             Unit::Choice(words) => list(f, words, ", "),
             Unit::OneOf(numbers) => list(f, numbers, " or "),
+            _ if min_nonzero != 0 => {
+                write!(f, "{} to {}, or 0", Quantity(min_nonzero, unit), Quantity(max, unit))
+            }
             _ => write!(f, "{} to {}", Quantity(min, unit), Quantity(max, unit)),
         }
     }
@@ -194,10 +185,8 @@ fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T], separator: &st
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Range { name, value, min, max, unit, or_zero } => {
-                let (value, allowed) = (Quantity(value, unit), Allowed { min, max, unit });
-                let zero = if or_zero { ", or 0" } else { "" };
-                write!(f, "{name} = {value} is out of range: {allowed}{zero}")
+            Self::Range { name, value, allowed } => {
+                write!(f, "{name} = {} is out of range: {allowed}", Quantity(value, allowed.unit))
             }
             Self::Order { low, low_value, high, high_value, unit } => {
                 let (below, above, high) = (low.key(), high, low.with_key(high));
@@ -241,10 +230,6 @@ impl fmt::Display for Invalid {
                 "trim_dscp_value = {dscp} belongs to class {tc}, whose packets are trimmed (wred.{tc}.queue_limit): set \
                  dscp_to_tc.{dscp} to a class of its own"
             ),
-            Self::ByteResetTooSmall { bytes, min } => {
-                let (bytes, min) = (Quantity(bytes, Unit::Bytes), Quantity(min, Unit::Bytes));
-                write!(f, "rpg_byte_reset = {bytes} is out of range: 0 (off), or at least {min}")
-            }
         }
     }
 }
@@ -326,9 +311,12 @@ mod tests {
 
     #[test]
     fn error_names_key_value_and_range() {
-        let range =
-            |name, value, min, max, unit, or_zero| Invalid::Range { name, value, min, max, unit, or_zero };
-        let kmax = |name| range(name, 2_000_000_000, 0, 1_000_000_000, Unit::Bytes, false);
+        let range = |name, value, min, max, unit| {
+            let allowed = Allowed { min, min_nonzero: 0, max, unit };
+            Invalid::Range { name, value, allowed }
+        };
+        let kmax = |name| range(name, 2_000_000_000, 0, 1_000_000_000, Unit::Bytes);
+        let rates = Allowed { min: 0, min_nonzero: 100_000, max: 800_000_000_000, unit: Unit::BitsPerSecond };
         let order = |low, low_value, high, high_value, unit| Invalid::Order {
             low,
             low_value,
@@ -341,7 +329,7 @@ mod tests {
         for (invalid, message) in [
             (kmax(Name::Scalar("kmax")), "kmax = 2GB is out of range: 0B to 1GB"),
             (
-                range(Name::Scalar("link_rate"), 1_000, 100_000, 800_000_000_000, Unit::BitsPerSecond, true),
+                Invalid::Range { name: Name::Scalar("link_rate"), value: 1_000, allowed: rates },
                 "link_rate = 1kbit is out of range: 100kbit to 800gbit, or 0",
             ),
             (kmax(row(Table::Wred, "kmax")), "wred.3.kmax = 2GB is out of range: 0B to 1GB"),
@@ -364,7 +352,7 @@ mod tests {
                 "rpg_min_rate = 501mbit is above rpg_max_rate = 500mbit: lower rpg_min_rate or raise rpg_max_rate",
             ),
             (
-                range(Name::Entry(Table::DscpToTc, 26), 8, 0, 7, Unit::Count, false),
+                range(Name::Entry(Table::DscpToTc, 26), 8, 0, 7, Unit::Count),
                 "dscp_to_tc.26 = 8 is out of range: 0 to 7",
             ),
             (
@@ -372,7 +360,7 @@ mod tests {
                 "rate_to_set_on_first_cnp = 1mbit is below rpg_min_rate = 10mbit: raise it, set it to 0 (off) or lower rpg_min_rate",
             ),
             (
-                range(Name::Scalar("alpha_bits"), 20, 10, 31, Unit::OneOf(&[10, 31]), false),
+                range(Name::Scalar("alpha_bits"), 20, 10, 31, Unit::OneOf(&[10, 31])),
                 "alpha_bits = 20 is out of range: 10 or 31",
             ),
             (
@@ -382,10 +370,6 @@ mod tests {
             (
                 order(row(Table::Pfc, "xon"), 9_000, "xoff", 8_000, Unit::Bytes),
                 "pfc.3.xon = 9KB is above pfc.3.xoff = 8KB: lower xon or raise xoff",
-            ),
-            (
-                Invalid::ByteResetTooSmall { bytes: 64, min: 1_000 },
-                "rpg_byte_reset = 64B is out of range: 0 (off), or at least 1KB",
             ),
         ] {
             assert_eq!(invalid.to_string(), message);

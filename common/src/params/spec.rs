@@ -36,6 +36,8 @@ pub struct Spec<T: 'static> {
     pub key: &'static str,
     pub unit: Unit,
     pub min: u64,
+    /// Smallest value other than 0, if that is not `min` or its successor; else 0.
+    pub min_nonzero: u64,
     pub max: u64,
     pub default: u64,
     /// Meaning, with its source.
@@ -54,18 +56,21 @@ impl<T> Spec<T> {
 
     /// Allowed values.
     pub const fn allowed(&self) -> Allowed {
-        Allowed { min: self.min, max: self.max, unit: self.unit }
+        Allowed { min: self.min, min_nonzero: self.min_nonzero, max: self.max, unit: self.unit }
     }
 }
 
 /// Declares a structure of `u64` parameters together with its specs, so that both always have the same fields.
+///
+/// A minimum `0 => X` means 0, or at least `X`.
 macro_rules! parameters {
     (
         $(#[$meta:meta])*
         $name:ident {
             $(
                 $(#[doc = $doc:literal])+
-                $field:ident = $default:expr, $key:literal, $unit:expr, $min:expr, $max:expr, $larger:literal;
+                $field:ident = $default:expr, $key:literal, $unit:expr, $min:expr $(=> $min_nonzero:expr)?, $max:expr,
+                    $larger:literal;
             )+
         }
     ) => {
@@ -87,6 +92,7 @@ macro_rules! parameters {
                         key: $key,
                         unit: $unit,
                         min: $min,
+                        min_nonzero: 0 $(+ $min_nonzero)?,
                         max: $max,
                         default: $default,
                         doc: concat!($($doc),+),

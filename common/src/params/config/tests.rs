@@ -90,16 +90,16 @@ fn check_ranges<T>(
     put: impl Fn(&Spec<T>, u64) -> Config,
 ) {
     for spec in specs {
-        let Spec { key, min, max, unit, .. } = *spec;
+        let Spec { key, min, max, .. } = *spec;
         for value in [min.checked_sub(1), max.checked_add(1), Some(u64::MAX)].into_iter().flatten() {
             let refused = put(spec, value).validate();
             let name = name(key);
-            assert_eq!(refused, Err(Invalid::Range { name, value, min, max, unit, or_zero: false }));
+            assert_eq!(refused, Err(Invalid::Range { name, value, allowed: spec.allowed() }));
             assert!(refused.is_err_and(|invalid| invalid.to_string().contains(key)));
         }
         for value in [min, max] {
             let result = put(spec, value).validate();
-            let is_refused = matches!(result, Err(Invalid::Range { or_zero: false, .. }));
+            let is_refused = matches!(result, Err(Invalid::Range { .. }));
             assert!(!is_refused, "{key} = {value}: {result:?}");
         }
     }
@@ -163,13 +163,9 @@ fn trims_limited_to_share_of_link() {
 #[test]
 fn nonzero_below_range_rejected() {
     let refused = |config: Config, wanted: &'static str, lowest: u64| match config.validate() {
-        Err(Invalid::Range {
-            name: Name::Scalar(key) | Name::Row(Table::Wred, 7, key),
-            min,
-            or_zero: true,
-            ..
-        }) => {
-            assert_eq!((key, min), (wanted, lowest));
+        Err(Invalid::Range { name: Name::Scalar(key) | Name::Row(Table::Wred, 7, key), allowed, .. }) => {
+            assert_eq!((key, allowed.min_nonzero), (wanted, lowest));
+            assert!(allowed.to_string().ends_with(", or 0"), "{allowed}");
         }
         other => panic!("{wanted}: {other:?}"),
     };
@@ -177,13 +173,14 @@ fn nonzero_below_range_rejected() {
         refused(scalars(|s| s.link_rate_bps = value), "link_rate", MIN_RATE_BPS);
         refused(scalars(|s| s.rpg_max_rate_bps = value), "rpg_max_rate", MIN_RATE_BPS);
         refused(with(|c| c.wred[7].drain_rate_bps = value), "drain_rate", MIN_RATE_BPS);
+        let first = scalars(|s| s.rate_to_set_on_first_cnp_bps = value);
+        refused(first, "rate_to_set_on_first_cnp", MIN_RATE_BPS);
     }
     for value in [1, US - 1] {
         refused(scalars(|s| s.rpg_time_reset_ns = value), "rpg_time_reset", US);
     }
     for bytes in [1, MIN_BYTE_RESET - 1] {
-        let refused = Err(Invalid::ByteResetTooSmall { bytes, min: MIN_BYTE_RESET });
-        assert_eq!(scalars(|s| s.rpg_byte_reset_bytes = bytes).validate(), refused);
+        refused(scalars(|s| s.rpg_byte_reset_bytes = bytes), "rpg_byte_reset", MIN_BYTE_RESET);
     }
     let smallest = with(|c| {
         let s = &mut c.scalars;
@@ -211,8 +208,8 @@ fn thresholds_are_in_order() {
 
 #[test]
 fn tables_name_existing_classes_and_queues() {
-    let refused =
-        |name, value| Err(Invalid::Range { name, value, min: 0, max: 7, unit: Unit::Count, or_zero: false });
+    let allowed = Allowed { min: 0, min_nonzero: 0, max: 7, unit: Unit::Count };
+    let refused = |name, value| Err(Invalid::Range { name, value, allowed });
     for index in 0..DSCPS {
         assert_eq!(with(|c| c.dscp_to_tc[index] = 7).validate(), Ok(()));
         let refused = refused(Name::Entry(Table::DscpToTc, index as u8), 8);

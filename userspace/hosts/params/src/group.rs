@@ -1,7 +1,7 @@
 //! Groups of parameters, and the parameters of a profile.
 
 use clap::ValueEnum;
-use dcqcn_common::params::{Allowed, Config, Quantity, QueueConfig, Scalars, Spec, Unit};
+use dcqcn_common::params::{Config, Quantity, QueueConfig, Scalars, Spec, Unit};
 
 use super::key::Key;
 use super::profile::{Profile, ProfileError};
@@ -61,8 +61,7 @@ impl Key {
 
     /// Allowed values, formatted for people.
     pub fn allowed(self) -> String {
-        let (min, max) = self.range().into_inner();
-        Allowed { min, max, unit: self.unit() }.to_string()
+        self.allowed_values().to_string()
     }
 
     /// Syntax of values, as a sentence to append to another; empty if [`Key::allowed`] suffices.

@@ -7,10 +7,10 @@ use std::str::FromStr;
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{
-    Config, Invalid, PfcConfig, Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig,
+    Allowed, Config, Invalid, PfcConfig, Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig,
 };
 
-use super::quantity::{self, OutOfRange, QuantityError, in_range};
+use super::quantity::{self, OutOfRange, QuantityError, is_allowed};
 
 /// A parameter of a [`Config`].
 #[derive(Clone, Copy, Debug)]
@@ -92,20 +92,19 @@ const PFC: &str = "pfc";
 
 /// Properties of a parameter, independent of its table.
 struct Properties {
-    unit: Unit,
-    min: u64,
-    max: u64,
+    allowed: Allowed,
     doc: &'static str,
     larger: &'static str,
 }
 
 impl Properties {
     const fn of_spec<T>(spec: &Spec<T>) -> Self {
-        Self { unit: spec.unit, min: spec.min, max: spec.max, doc: spec.doc, larger: spec.larger }
+        Self { allowed: spec.allowed(), doc: spec.doc, larger: spec.larger }
     }
 
     const fn of_map(doc: &'static str) -> Self {
-        Self { unit: Unit::Count, min: 0, max: CLASSES as u64 - 1, doc, larger: "" }
+        let allowed = Allowed { min: 0, min_nonzero: 0, max: CLASSES as u64 - 1, unit: Unit::Count };
+        Self { allowed, doc, larger: "" }
     }
 }
 
@@ -138,7 +137,7 @@ impl Key {
     }
 
     pub const fn unit(self) -> Unit {
-        self.properties().unit
+        self.allowed_values().unit
     }
 
     /// Base unit of raw numbers.
@@ -154,9 +153,14 @@ impl Key {
         }
     }
 
+    /// Smallest to largest valid value; of some parameters only 0 and those from a larger one on are valid.
     pub const fn range(self) -> RangeInclusive<u64> {
-        let Properties { min, max, .. } = self.properties();
+        let Allowed { min, max, .. } = self.allowed_values();
         min..=max
+    }
+
+    pub(crate) const fn allowed_values(self) -> Allowed {
+        self.properties().allowed
     }
 
     pub fn doc(self) -> &'static str {
@@ -228,7 +232,7 @@ impl Key {
     }
 
     fn check(self, value: u64) -> Result<(), OutOfRange> {
-        in_range(self.to_string(), value, self.range(), self.unit())
+        is_allowed(self.to_string(), value, self.allowed_values())
     }
 }
 

@@ -62,9 +62,7 @@ impl Entry {
         let mut config = Config::DEFAULT;
         change.apply(&mut config).map_err(|error| error.to_string())?;
         match config.validate() {
-            Err(error @ (Invalid::Range { .. } | Invalid::ByteResetTooSmall { .. })) => {
-                Err(error.to_string())
-            }
+            Err(error @ Invalid::Range { .. }) => Err(error.to_string()),
             // Other conditions are between parameters, and are checked with the interface's.
             Ok(()) | Err(_) => Ok(change),
         }
@@ -697,7 +695,10 @@ mod tests {
             ("clamp_tgt_rate = 2", "clamp_tgt_rate = 2 is out of range: 0 to 1; unchanged"),
             ("rpg_byte_reset = 1", "rpg_byte_reset = 64B is out of range"),
             // Of the firmware's field, but not here; and the opposite.
-            ("rpg_max_rate = 900000", "rpg_max_rate = 900gbit is out of range: 0bit to 800gbit; unchanged"),
+            (
+                "rpg_max_rate = 900000",
+                "rpg_max_rate = 900gbit is out of range: 100kbit to 800gbit, or 0; unchanged",
+            ),
             ("rpg_byte_reset = 40000", "rpg_byte_reset = 40000 is out of range: 0 to 32767; unchanged"),
             ("rpg_ai_rate = -1", "rpg_ai_rate = -1 is out of range: 0 to 131071; unchanged"),
             (

@@ -45,11 +45,12 @@ pub fn in_range(
     allowed: RangeInclusive<u64>,
     unit: Unit,
 ) -> Result<(), OutOfRange> {
-    let allowed = Allowed { min: *allowed.start(), max: *allowed.end(), unit };
-    if allowed.contains(value) {
-        return Ok(());
-    }
-    Err(OutOfRange { what: what.into(), value, allowed })
+    is_allowed(what, value, Allowed { min: *allowed.start(), min_nonzero: 0, max: *allowed.end(), unit })
+}
+
+/// Checks that `value`, a number of `what`, is allowed.
+pub(crate) fn is_allowed(what: impl Into<String>, value: u64, allowed: Allowed) -> Result<(), OutOfRange> {
+    if allowed.contains(value) { Ok(()) } else { Err(OutOfRange { what: what.into(), value, allowed }) }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -77,7 +77,9 @@ mod tests {
         let (low, high) = key.range().into_inner();
         match key.unit() {
             Unit::OneOf(numbers) => numbers[number as usize % numbers.len()],
-            _ => low + number % (high - low + 1),
+            _ => Some(low + number % (high - low + 1))
+                .filter(|value| key.allowed_values().contains(*value))
+                .unwrap_or(0),
         }
     }
 

@@ -53,6 +53,9 @@ fn rejected_set_keeps_config() {
         ("link_rate", "400000", "link_rate = `400000` has no unit: write a rate, as in `40mbit`"),
         ("rpg_ai_rate", "10bit", "rpg_ai_rate = 10bit is out of range: 1kbit to 800gbit"),
         ("dscp_to_tc.10", "8", "dscp_to_tc.10 = 8 is out of range: 0 to 7"),
+        ("rpg_byte_reset", "999B", "rpg_byte_reset = 999B is out of range: 1KB to 10GB, or 0"),
+        ("rpg_time_reset", "1ns", "rpg_time_reset = 1ns is out of range: 1us to 10s, or 0"),
+        ("wred.3.drain_rate", "1kbit", "wred.3.drain_rate = 1kbit is out of range: 100kbit to 800gbit, or 0"),
         ("alpha_bits", "9", "alpha_bits = 9 is out of range: 10 or 31"),
         ("alpha_bits", "20", "alpha_bits = 20 is out of range: 10 or 31"),
         ("wred.3.kmin", "2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1.5MB"),
@@ -101,7 +104,7 @@ proptest! {
         let (low, high) = key.range().into_inner();
         let value = match key.unit() {
             Unit::OneOf(numbers) => numbers[seed as usize % numbers.len()],
-            _ => low + seed % (high - low + 1),
+            _ => Some(low + seed % (high - low + 1)).filter(|value| key.allowed_values().contains(*value)).unwrap_or(0),
         };
         let mut config = Config::DEFAULT;
         key.set(&mut config, value).unwrap();
