@@ -300,7 +300,7 @@ fn fix(path: &Path, error: &io::Error) -> String {
                 return String::new();
             };
             format!(
-                "; {} is mounted read-only: `mount -o remount,rw {0}`, or share it with a container writable",
+                "; {} is mounted read-only: `mount -o remount,rw {0}`; in a container, mount it writable",
                 bpf.display()
             )
         }
