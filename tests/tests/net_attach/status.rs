@@ -97,7 +97,9 @@ fn status_verifies_every_part() -> Result<()> {
 /// only `/run/dcqcn` with its node.
 fn in_sandbox(lab: &Lab, script: &str) -> Result<String> {
     let script = format!(
-        "exec 2>&1; mkdir -p -m 0755 /run/dcqcn; mkdir -p -m 0700 /run/dcqcn/bpf; mount -t bpf bpf /run/dcqcn/bpf\n{script}"
+        "exec 2>&1; mkdir -p -m 0755 /run/dcqcn; mkdir -p -m 0700 /run/dcqcn/bpf
+         mount -t bpf bpf /run/dcqcn/bpf
+         {script}"
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-euc", &script]);

@@ -157,9 +157,9 @@ impl QualifyConfig {
 /// Runs the cases, with a progress line on stderr; ends cleanly on Ctrl-C.
 ///
 /// # Errors
-/// The user is not root, the configuration is out of range, or a port cannot be used. Wrong behaviour of the switch, or a case that cannot be
-/// run (another lab is running, the kernel rejects a step), is a failure in the report instead. After Ctrl-C the report
-/// has the results so far.
+/// The user is not root, the configuration is out of range, or a port cannot be used. Wrong behaviour of the switch, or
+/// a case that cannot be run (another lab is running, the kernel rejects a step), is a failure in the report instead.
+/// After Ctrl-C the report has the results so far.
 pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     check_user(geteuid())?;
     let config = &config.fitted()?;

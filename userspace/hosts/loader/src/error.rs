@@ -271,7 +271,7 @@ pub enum Error {
 impl Error {
     /// An error of a map pinned in `pins`; that of the directory if access was denied, which names the fix.
     pub(crate) fn of_map(error: dataplane::Error, pins: &Path) -> Self {
-        let mut causes = iter::successors(error.source(), |cause| cause.source());
+        let mut causes = iter::successors(error.source(), |&cause| cause.source());
         let cause = causes.find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
         match cause {
             Some(errno @ (libc::EACCES | libc::EPERM | libc::EROFS)) => {
