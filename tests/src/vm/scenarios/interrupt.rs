@@ -110,14 +110,14 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Attached without traffic, with a pacer that detaching would remove. The address of the interface, by which it is
-/// recognised, changes under traffic.
+/// Attached without traffic, with a pacer that detaching would remove. The interface's MAC address, by which it is
+/// recognised, has changed since; before the traffic, as soft-RoCE ends QPs whose address changes.
 fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let iface = lab.iface(INITIATOR);
     let before = link_and_qdiscs(lab, INITIATOR)?;
     when_idle(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
+    lab.set_mac(INITIATOR, OTHER_MAC)?;
     under_traffic(report, lab, "attached with an fq", 25, |report| {
-        lab.set_mac(INITIATOR, OTHER_MAC)?;
         let refused = error_of(&format!("dcqcn detach {iface}"))?;
         let what = "attached with an fq: detach";
         refused_if(report, what, ends, refused.as_deref(), &["--interrupt"], "detached");
