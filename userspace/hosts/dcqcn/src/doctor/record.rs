@@ -8,6 +8,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::stats::Stat;
 use dcqcn_support::file::{existing, read_text};
 
+use super::adapters::{self, CounterMeaning};
 use super::snapshot::{self, Counts, Link, Snapshot, VERSION};
 
 const SNAPSHOT: &str = "snapshot.json";
@@ -136,7 +137,8 @@ fn check(snapshot: &Snapshot) -> Result<(), String> {
 
 fn check_counts(counts: &Counts) -> Result<(), String> {
     for name in [&counts.xdp, &counts.ingress, &counts.egress].into_iter().flat_map(|hook| hook.keys()) {
-        if !Stat::ALL.iter().any(|stat| stat.label() == name) {
+        let is_pause = adapters::means(name, CounterMeaning::Pause);
+        if !is_pause && !Stat::ALL.iter().any(|stat| stat.label() == name) {
             return Err(format!("{name:?} is not a counter; `dcqcn counters --all` lists all"));
         }
     }
@@ -159,6 +161,17 @@ mod tests {
         write(dir.path(), &snapshot).unwrap();
         assert_eq!(read(dir.path()).unwrap(), snapshot);
         assert!(matches!(create(dir.path()), Err(Error::Exists { .. })));
+    }
+
+    #[test]
+    fn pause_counters_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut snapshot = healthy();
+        let counts = snapshot.attachments[0].after.as_mut().unwrap();
+        counts.ingress.insert("rx_prio3_pause".to_owned(), 4);
+        counts.egress.insert("tx_prio7_pause".to_owned(), 1);
+        write(dir.path(), &snapshot).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), snapshot);
     }
 
     #[test]
