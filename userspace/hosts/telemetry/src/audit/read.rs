@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use dcqcn_support::file::existing;
@@ -167,9 +167,14 @@ impl Follow {
     }
 }
 
-/// The file; `None` if it does not exist.
+/// A file of the log; `None` if it does not exist. Does not wait for the other end of a pipe.
 fn open(path: &Path) -> Result<Option<File>, Error> {
-    existing(File::open(path)).map_err(at(path))
+    let regular = |file: File| match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    };
+    let file = existing(File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path));
+    file.and_then(|file| file.map(regular).transpose()).map_err(at(path))
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> Error + use<> {
@@ -242,6 +247,17 @@ mod tests {
             let ifaces: Vec<&str> = contents.entries.iter().map(|entry| entry.iface.as_str()).collect();
             assert_eq!((ifaces, contents.compressed), (vec!["eth0", "eth1"], 2), "{rotated}");
         }
+    }
+
+    #[test]
+    fn pipe_in_place_of_log_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(directory.path());
+        nix::unistd::mkfifo(&log.path(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let is_refused = |error: Error| error.to_string().contains("it is not a regular file");
+        assert!(log.read().is_err_and(is_refused));
+        assert!(log.tail(100).is_err_and(is_refused));
+        assert!(Follow::new(log).is_err_and(is_refused));
     }
 
     #[test]
