@@ -263,12 +263,14 @@ fn with_root_hint(error: anyhow::Error, is_root: bool) -> anyhow::Error {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
             || matches!(cause.downcast_ref(), Some(Errno::EACCES | Errno::EPERM))
     };
-    let text = one_line(error.as_ref());
-    // Some errors have the fix, with the missing capabilities.
-    if is_root || text.contains(" as root") || !error.chain().any(is_denied) {
+    // Its text has the fix, with the missing capabilities.
+    let has_fix = |cause: &(dyn std::error::Error + 'static)| {
+        matches!(cause.downcast_ref(), Some(dcqcn_loader::Error::File { .. }))
+    };
+    if is_root || error.chain().any(has_fix) || !error.chain().any(is_denied) {
         return error;
     }
-    anyhow::anyhow!("{text}; run as root")
+    anyhow::anyhow!("{}; run as root", one_line(error.as_ref()))
 }
 
 /// Exit codes of specific errors, and whether their message was printed already.
@@ -370,8 +372,10 @@ mod tests {
         );
         assert_eq!(with_root_hint(denied(), true).to_string(), "cannot open x");
         assert_eq!(with_root_hint(anyhow::anyhow!("other"), false).to_string(), "other");
-        let has_fix = "cannot open x: permission denied; this needs CAP_BPF: run it as root";
-        assert_eq!(with_root_hint(denied().context(has_fix), false).to_string(), has_fix);
+        let with_fix =
+            dcqcn_loader::Error::File { path: "x".into(), source: io::ErrorKind::PermissionDenied.into() };
+        let text = with_fix.to_string();
+        assert_eq!(with_root_hint(with_fix.into(), false).to_string(), text);
     }
 
     #[test]
