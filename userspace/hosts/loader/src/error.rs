@@ -226,7 +226,8 @@ pub enum Error {
     },
     #[error(
         "cannot attach xdp to {iface}: it already has the XDP program {name} (program {id}, {mode}); remove that one \
-         (`ip link set dev {iface} xdp off`, `xdp-loader unload {iface} --all`)"
+         (`ip link set dev {iface} {} off`, `xdp-loader unload {iface} --all`, or end the process that has its BPF link)",
+        ip_link_keyword(mode)
     )]
     XdpTaken {
         iface: String,
@@ -317,6 +318,16 @@ impl From<SettingsError> for Error {
     }
 }
 
+/// Keyword of `ip link set` for the XDP program of a mode. `xdp off` leaves one on socket buffers attached where the
+/// driver has XDP too.
+fn ip_link_keyword(mode: &str) -> &'static str {
+    match mode {
+        "skb" => "xdpgeneric",
+        "offload" => "xdpoffload",
+        _ => "xdpdrv",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,5 +359,17 @@ mod tests {
         }
         assert!(of(libc::EROFS).to_string().contains("`mount -o remount,rw /run/dcqcn/bpf`"));
         assert!(matches!(of(libc::EIO), Error::Dataplane(_)));
+    }
+
+    #[test]
+    fn xdp_fix_is_for_mode_of_program() {
+        for (mode, fix) in [
+            ("driver", "`ip link set dev eth0 xdpdrv off`"),
+            ("skb", "`ip link set dev eth0 xdpgeneric off`"),
+            ("offload", "`ip link set dev eth0 xdpoffload off`"),
+        ] {
+            let taken = Error::XdpTaken { iface: "eth0".into(), name: "other".into(), id: 7, mode };
+            assert!(taken.to_string().contains(fix), "{taken}");
+        }
     }
 }
