@@ -32,7 +32,7 @@ use std::thread;
 
 use aya::Ebpf;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{Config, QUEUES_HTB};
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{Profile, QueuesChoice, Role, Settings, check_programs, word};
 use dcqcn_support::sync::lock;
@@ -357,7 +357,10 @@ impl Info {
             iface: self.iface.clone(),
             missing: Box::new(missing),
         })?;
-        if config.scalars.rp_enable != 0 && config.line_rate_bps() == 0 {
+        let s = &config.scalars;
+        // A class of htb without a rate sends nothing.
+        let has_htb_queues = s.queues == QUEUES_HTB;
+        if s.rp_enable != 0 && config.line_rate_bps() == 0 || has_htb_queues && s.link_rate_bps == 0 {
             return Err(Error::LinkRate { iface: self.iface.clone() });
         }
         Ok(())
@@ -462,6 +465,17 @@ mod tests {
         let refused = info.check(&config).unwrap_err().to_string();
         assert!(refused.starts_with("rp_enable = true needs the ingress program"), "{refused}");
         assert!(refused.ends_with("attach with role = \"host\"; `dcqcn detach eth0` first"), "{refused}");
+    }
+
+    #[test]
+    fn htb_queues_need_the_link_rate() {
+        let info = Info { programs: vec!["egress".into()], ..record().info };
+        let mut config = Config::DEFAULT;
+        (config.scalars.np_enable, config.scalars.rp_enable, config.scalars.queues) = (0, 0, QUEUES_HTB);
+        let refused = info.check(&config).unwrap_err().to_string();
+        assert!(refused.starts_with("the link rate of eth0 is unknown"), "{refused}");
+        config.scalars.link_rate_bps = 1_000_000_000;
+        info.check(&config).unwrap();
     }
 
     /// Each of two jobs waits for a message from the other.
