@@ -13,8 +13,11 @@ use super::program::Program;
 /// "Never", in a register of 63 bits.
 const NEVER: u64 = (1 << 63) - 1;
 
+/// Name of a register, and what sets its element in a flow.
+type RpRegister = (&'static str, fn(&mut RpFlow, u64));
+
 /// Registers of the reaction point with one element per flow.
-const RP_REGISTERS: [(&str, fn(&mut RpFlow, u64)); 16] = [
+const RP_REGISTERS: [RpRegister; 16] = [
     ("rp_rate_bps", |flow, value| flow.hot.machine.rate_bps = value),
     ("rp_target_bps", |flow, value| flow.hot.machine.target_bps = value),
     ("rp_alpha_epoch_ns", |flow, value| flow.hot.machine.alpha_epoch_ns = value),
