@@ -25,7 +25,7 @@
 
 use core::cell::Cell;
 
-use super::{ACK, Action, KIND, NAK, RNR, distance, end_of, get, hold_until, plus, set};
+use super::{ACK, Action, KIND, MAX_IN_FLIGHT, NAK, RNR, distance, end_of, get, hold_until, plus, set};
 use crate::wire::bth::Opcode;
 use crate::wire::eth::MacAddr;
 use crate::wire::nak::Macs;
@@ -127,7 +127,9 @@ impl SharedResponder<'_> {
     #[inline(always)]
     pub(super) fn on_arrival(self, packet: &Arrival, now_ns: u64) -> bool {
         let Arrival { psn, is_trimmed, own_qpn, udp_sport } = *packet;
-        if get!(self.own_qpn) != own_qpn || distance(get!(self.acknowledged), psn) < 0 {
+        // Far beyond `acknowledged`, it is of another QP too, in which that PSN may look like a later one.
+        let ahead = distance(get!(self.acknowledged), psn);
+        if get!(self.own_qpn) != own_qpn || !(0..MAX_IN_FLIGHT).contains(&ahead) {
             set!(self.own_qpn = own_qpn);
             set!(self.doubted_ns = now_ns);
             return false;

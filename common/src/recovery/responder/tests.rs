@@ -49,6 +49,18 @@ fn trimmed_request_is_answered_after_silence() {
     assert_eq!(qp.answer(RULES, 99 * MS, 5 * MS), Action::Idle);
 }
 
+/// To a message that ends more than half of all PSNs later, the acknowledged PSN looks like a later one.
+#[test]
+fn request_far_ahead_is_of_another_qp() {
+    for (ahead, answers) in
+        [(MAX_IN_FLIGHT as u32 - 1, true), (MAX_IN_FLIGHT as u32, false), ((1 << 23) - 1, false)]
+    {
+        let mut qp = acknowledged(9);
+        assert_eq!(qp.on_arrival(&trimmed(10 + ahead), 3 * MS), answers);
+        assert_eq!(qp.answer(RULES, 99 * MS, 0), if answers { Action::Nak(10) } else { Action::Idle });
+    }
+}
+
 #[test]
 fn accepted_request_needs_no_nak() {
     let mut qp = acknowledged(9);
