@@ -448,6 +448,8 @@ impl<'a> SharedRequester<'a> {
             set!(self.sent_ns = 0);
             return false;
         }
+        // A dropped ACK does not postpone the time from which that of a retransmission is accepted.
+        let is_stale = packet.syndrome < UNVERIFIED && self.is_stale(psn, now_ns);
         let has_gap = match packet.syndrome {
             UNVERIFIED | VERIFIED.. => {
                 if packet.syndrome != UNVERIFIED {
@@ -460,7 +462,9 @@ impl<'a> SharedRequester<'a> {
                 false
             }
         };
-        set!(self.heard_ns = now_ns);
+        if !is_stale {
+            set!(self.heard_ns = now_ns);
+        }
         set!(self.udp_sport = packet.udp_sport);
         let timed_ns = get!(self.timed_ns);
         if timed_ns != 0 && distance(get!(self.timed_psn), psn) >= 0 {

@@ -592,6 +592,17 @@ fn ack_before_a_read_response_is_dropped() {
     }
 }
 
+/// With a QP timeout of 14, 67 ms, each retransmission would be answered by an ACK that is dropped.
+#[test]
+fn corrupt_response_makes_acks_stale_once() {
+    let mut requester = after_requests([(SEND, 10, 0)]);
+    requester.receive(11 * MS, [(LAST, 500)]);
+    for (retry_ms, drops) in [(78, true), (145, false), (212, false)] {
+        requester.send(retry_ms * MS, [(SEND, 10, 0)]);
+        assert_eq!(requester.drops(&ack(10), (retry_ms + 1) * MS), drops, "{retry_ms}");
+    }
+}
+
 #[test]
 fn probe_delay_grows_with_round_trip() {
     let mut requester = acknowledged(9);
