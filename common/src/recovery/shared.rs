@@ -208,9 +208,10 @@ impl<'a> SharedRequester<'a> {
             let (read_next, retrying) = (get!(self.read_next), get!(self.retrying) & AWAITS_READ);
             let srtt_ns = get!(self.srtt_ns);
             self.start(psn);
-            if !is_far && ahead < 0 {
+            if !is_new && !is_far && ahead < 0 {
                 // A retransmission behind an unanswered READ, or the first packet of another QP with the same
-                // numbers: in both, everything before it is acknowledged.
+                // numbers: in both, everything before it is acknowledged. Not if the state is new because of a
+                // response to another own QP, which may be late, during a retransmission.
                 set!(self.srtt_ns = srtt_ns);
                 if retrying != 0 && distance(read_next, psn) > 0 {
                     set!(self.read_next = read_next);

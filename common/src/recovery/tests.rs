@@ -510,6 +510,20 @@ fn reused_psns_or_qpns_reset_requester() {
     assert_eq!(requester.acknowledged(), None);
 }
 
+/// It may be late: during a retransmission, nothing is acknowledged by it.
+#[test]
+fn response_to_another_qp_acknowledges_nothing() {
+    let other = Response { own_qpn: QPN + 1, ..ack(5) };
+    let mut requester = after_requests([(SEND, 10, 0), (SEND, 11, 0), (SEND, 12, 0), (SEND, 13, 0)]);
+    requester.send(12 * MS, [(SEND, 10, 0)]);
+    requester.on_response(&other, 12 * MS);
+    requester.send(12 * MS, [(SEND, 11, 0), (SEND, 12, 0), (SEND, 13, 0)]);
+    assert_eq!(requester.acknowledged(), None);
+    assert_eq!(requester.action(UNLIMITED, 9_999 * MS, NONE, 0), Action::Idle);
+    requester.on_response(&ack(9), 13 * MS);
+    assert_eq!(requester.action(UNLIMITED, 9_999 * MS, NONE, 0), Action::Nak(10));
+}
+
 /// READs use PSNs without acknowledgements: after 2^23, comparisons with those of the last SEND are reversed.
 /// Without a verified ACK of the earlier QP, the first request of the new one looks like a retransmission.
 #[test]

@@ -212,7 +212,7 @@ struct Case {
 const ACK_11: Response =
     Response { opcode: Opcode::RC_ACKNOWLEDGE, psn: 11, syndrome: 0x1f, own_qpn: QPN, udp_sport: 1 };
 
-fn cases() -> [Case; 6] {
+fn cases() -> [Case; 7] {
     let answered = [(SEND, 10, 0), (READ, 11, 64), (SEND, 12, 0)];
     let mut repeated = after_requests([(SEND, 10, 0), (SEND, 11, 0), (READ, 12, 64)]);
     repeated.on_response(&ack(11), 12 * MS);
@@ -259,6 +259,14 @@ fn cases() -> [Case; 6] {
             ingress: &[Receives(Response { psn: 10, ..ACK_11 }), Receives(ACK_11)],
             after: &[Sends(READ, 13, 64)],
             lost: 12,
+        },
+        Case {
+            name: "response to an earlier QP",
+            before: after_requests([(SEND, 10, 0), (SEND, 11, 0), (SEND, 12, 0)]),
+            egress: &[Sends(SEND, 10, 0), Sends(SEND, 11, 0)],
+            ingress: &[Receives(Response { psn: 5, own_qpn: QPN + 1, ..ACK_11 })],
+            after: &[Sends(SEND, 12, 0), Receives(Response { psn: 9, ..ACK_11 }), Sends(READ, 13, 64)],
+            lost: 10,
         },
         Case {
             name: "reset QP",
