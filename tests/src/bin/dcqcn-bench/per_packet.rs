@@ -32,6 +32,7 @@ const IDLE_FLOWS: u32 = 1_024;
 const EMPTY_XDP: &str = "empty XDP program";
 const EMPTY_TC: &str = "empty TC program";
 pub(crate) const MINIMAL_PACER: &str = "minimal pacer, same table";
+pub(crate) const COUNTED_TCP: &str = "TCP distinguished and counted, nothing else, TC";
 const MINIMAL_MARKER: &str = "minimal marker";
 const C_PACER: &str = "pacer in C: 5-tuple, hash map, no lock";
 const CLONE: &str = "clone and send, nothing else";
@@ -143,7 +144,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         Case::baseline(REDIRECT, "redirect_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, XDP", "parse_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, TC", "parse_tc", Some(EMPTY_TC), plain()),
-        Case::baseline("TCP distinguished and counted, nothing else, TC", "count_tcp", Some(EMPTY_TC), other),
+        Case::baseline(COUNTED_TCP, "count_tcp", Some(EMPTY_TC), other),
         Case::baseline(MINIMAL_PACER, "edt_tc", Some(EMPTY_TC), plain()),
     ];
     match peer()? {
