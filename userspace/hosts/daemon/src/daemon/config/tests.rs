@@ -88,7 +88,7 @@ fn errors_listed_with_lines() {
         ("[age]\nidle = '10'", "c:4: idle = \"10\" is not a time"),
         ("[log]\nfilter = '=='", "c:4: filter = \"==\""),
         ("[log]\nlevel = 'x'", "c:4: unknown key `level` in [log] (keys are format, filter)"),
-        ("[log]\nformt = 'x'", "c:4: unknown key `formt` in [log]: did you mean `format`?"),
+        ("[log]\nforma = 'x'", "c:4: unknown key `forma` in [log]: did you mean `format`?"),
         ("[log]\nformat = 'jsn'", "c:4: format = `jsn` is not one of text, json: did you mean `json`?"),
         ("repair = 'al'", "c:3: repair = `al` is not one of"),
     ] {
