@@ -510,7 +510,7 @@ fn reused_psns_or_qpns_reset_requester() {
     assert_eq!(requester.acknowledged(), None);
 }
 
-/// It may be late: during a retransmission, nothing is acknowledged by it.
+/// During a retransmission, a late response to another own QP does not acknowledge what precedes the next request.
 #[test]
 fn response_to_another_qp_acknowledges_nothing() {
     let other = Response { own_qpn: QPN + 1, ..ack(5) };

@@ -35,7 +35,7 @@ pub(crate) const MINIMAL_PACER: &str = "minimal pacer, same table";
 pub(crate) const COUNTED_TCP: &str = "TCP distinguished and counted, nothing else, TC";
 const MINIMAL_MARKER: &str = "minimal marker";
 const C_PACER: &str = "pacer in C: 5-tuple, hash map, no lock";
-const CLONE: &str = "clone and send, nothing else";
+pub(crate) const CLONE: &str = "clone and send, nothing else";
 
 /// Names of the metrics with targets.
 pub(crate) const TCP: [&str; 2] = ["TCP, ingress", "TCP, egress"];

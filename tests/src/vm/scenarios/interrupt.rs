@@ -111,7 +111,7 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
 }
 
 /// Attached without traffic, with a pacer that detaching would remove. The interface's MAC address, by which it is
-/// recognised, has changed since; before the traffic, as soft-RoCE ends QPs whose address changes.
+/// recognised, has changed since; not under traffic, where soft-RoCE ended QPs (`Failed allocating skb`, Linux 6.1).
 fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let iface = lab.iface(INITIATOR);
     let before = link_and_qdiscs(lab, INITIATOR)?;

@@ -63,7 +63,11 @@ impl Error {
             Self::Refused { refusal, .. } => Some(refusal.errno),
             Self::Batch { failed, .. } => failed.first().map(|(_, refusal)| refusal.errno),
             Self::Netns { source, .. } | Self::Socket { source, .. } => Some(errno_of(source)),
-            _ => None,
+            Self::UnknownInterface { .. }
+            | Self::NotRestorable { .. }
+            | Self::NetnsName { .. }
+            | Self::Interrupted
+            | Self::Decode { .. } => None,
         }
     }
 }

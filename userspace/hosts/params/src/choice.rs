@@ -18,6 +18,7 @@ pub enum Role {
 }
 
 impl Role {
+    /// Sets `cp_enable`, `np_enable` and `rp_enable` of `config`.
     pub const fn apply(self, config: &mut Config) {
         let (congestion_point, end_points) = match self {
             Self::Host => (0, 1),

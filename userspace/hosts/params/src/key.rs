@@ -322,6 +322,9 @@ impl Assignment {
     }
 
     /// Applies the assignment. [`Config::validate`] checks conditions between values.
+    ///
+    /// # Errors
+    /// The value is out of range; `config` is unchanged.
     pub fn apply(self, config: &mut Config) -> Result<(), SetError> {
         self.key.set(config, self.value)
     }

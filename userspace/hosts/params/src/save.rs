@@ -72,17 +72,6 @@ mod tests {
     use super::super::{PacerChoice, Role, XdpModeChoice, parse};
     use super::*;
 
-    /// A value in the range of `key`, chosen by a number.
-    fn value(key: Key, number: u64) -> u64 {
-        let (low, high) = key.range().into_inner();
-        match key.unit() {
-            Unit::OneOf(numbers) => numbers[number as usize % numbers.len()],
-            _ => Some(low + number % (high - low + 1))
-                .filter(|value| key.allowed_values().contains(*value))
-                .unwrap_or(0),
-        }
-    }
-
     #[test]
     fn saved_file_is_human_readable() {
         let changes =
@@ -109,7 +98,7 @@ mod tests {
             let mut config = Config::DEFAULT;
             for (index, number) in edits {
                 let key = keys[index % keys.len()];
-                key.set(&mut config, value(key, number)).unwrap();
+                key.set(&mut config, key.valid_value(number)).unwrap();
             }
             let mut default = Config::DEFAULT;
             role.apply(&mut default);

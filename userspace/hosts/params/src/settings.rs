@@ -135,6 +135,9 @@ impl Settings {
     ///
     /// `auto`, `lab` and `hpcc` have other values on other links, and the link's rate is known only when attaching: one
     /// usual rate must satisfy all conditions.
+    ///
+    /// # Errors
+    /// No attachment can have these settings.
     pub fn check(&self) -> Result<(), SettingsError> {
         let settings = self.with_attach_defaults();
         settings.check_inline(&settings.config_on_usual_link()?)
@@ -165,6 +168,9 @@ impl Settings {
     }
 
     /// Checks options that exclude each other, with the configuration that they result in.
+    ///
+    /// # Errors
+    /// `attach` refuses these settings on every interface.
     pub fn check_options(&self, config: &Config) -> Result<(), SettingsError> {
         self.check_inline(config)?;
         if let (None, Some(mode @ (XdpModeChoice::Driver | XdpModeChoice::Skb))) =

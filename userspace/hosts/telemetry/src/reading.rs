@@ -33,6 +33,9 @@ pub struct Reading {
 
 impl Reading {
     /// Reads the maps of `iface`.
+    ///
+    /// # Errors
+    /// The interface is not attached, its maps have another version, or the kernel fails.
     pub fn take(iface: &str) -> Result<Self, attach::Error> {
         Self::read(iface, true)
     }

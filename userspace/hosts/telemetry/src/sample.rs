@@ -318,6 +318,9 @@ impl Sampler {
 
     /// Activity since the last call. An interface without a previous reading has no rates yet. Of all
     /// interfaces, those that cannot be read are skipped.
+    ///
+    /// # Errors
+    /// A named interface is not attached, or its maps cannot be read.
     pub fn sample(&mut self) -> Result<Vec<Sample>, attach::Error> {
         let names = if self.ifaces.is_empty() { self.all()? } else { self.ifaces.clone() };
         let mut samples = Vec::new();

@@ -375,14 +375,10 @@ static HELD_ROOT: OnceLock<File> = OnceLock::new();
 /// The directory exists, and cannot be opened.
 pub fn hold_root() -> Result<(), Error> {
     let path = root();
-    match File::open(&path) {
-        Ok(directory) => {
-            HELD_ROOT.get_or_init(|| directory);
-            Ok(())
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(Error::File { path, source }),
+    if let Some(directory) = existing(File::open(&path)).map_err(file_error(&path))? {
+        HELD_ROOT.get_or_init(|| directory);
     }
+    Ok(())
 }
 
 /// [`ROOT`] in init's mount namespace.

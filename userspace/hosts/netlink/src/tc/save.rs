@@ -16,8 +16,21 @@ use crate::netns;
 const DEFAULT_TX_QUEUE_LEN: u32 = 1_000;
 
 /// Kinds that report their whole configuration as options. Others have classes, or unreported tables.
-const RESTORABLE: &str =
-    "bfifo cake codel fq fq_codel fq_pie hhf noqueue pfifo pfifo_fast pfifo_head_drop pie tbf";
+const RESTORABLE: [&str; 13] = [
+    "bfifo",
+    "cake",
+    "codel",
+    "fq",
+    "fq_codel",
+    "fq_pie",
+    "hhf",
+    "noqueue",
+    "pfifo",
+    "pfifo_fast",
+    "pfifo_head_drop",
+    "pie",
+    "tbf",
+];
 /// The Ethernet MTU, in bytes: some qdiscs warn if a frame of the interface's MTU would not fit their bucket.
 const ETHERNET_MTU: u32 = 1500;
 
@@ -191,7 +204,7 @@ impl Netlink {
 
     /// The reason why a configured qdisc could not be restored, if any.
     fn obstacle(&self, ifindex: u32, there: &Qdisc, qdiscs: &[Qdisc]) -> Result<Option<String>> {
-        if !RESTORABLE.split(' ').any(|kind| kind == there.kind) {
+        if !RESTORABLE.contains(&there.kind.as_str()) {
             let classes = self.classes(ifindex)?.len();
             return Ok(Some(format!(
                 "its options do not include all of its configuration (classes: {classes})"

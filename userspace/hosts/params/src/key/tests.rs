@@ -2,6 +2,18 @@ use proptest::prelude::*;
 
 use super::*;
 
+impl Key {
+    /// A valid value, chosen by a number.
+    pub(crate) fn valid_value(self, number: u64) -> u64 {
+        let Allowed { min, max, unit, .. } = self.allowed_values();
+        let value = match unit {
+            Unit::OneOf(numbers) => numbers[number as usize % numbers.len()],
+            _ => min + number % (max - min + 1),
+        };
+        if self.allowed_values().contains(value) { value } else { 0 }
+    }
+}
+
 #[test]
 fn every_key_and_default_round_trips() {
     let mut count = 0;
@@ -101,11 +113,7 @@ proptest! {
     fn every_key_round_trips(at in 0usize..150, seed: u64) {
         let keys: Vec<Key> = Key::all().collect();
         let key = keys[at % keys.len()];
-        let (low, high) = key.range().into_inner();
-        let value = match key.unit() {
-            Unit::OneOf(numbers) => numbers[seed as usize % numbers.len()],
-            _ => Some(low + seed % (high - low + 1)).filter(|value| key.allowed_values().contains(*value)).unwrap_or(0),
-        };
+        let value = key.valid_value(seed);
         let mut config = Config::DEFAULT;
         key.set(&mut config, value).unwrap();
         prop_assert_eq!(key.parse_value(&key.text(&config)), Ok(value));
