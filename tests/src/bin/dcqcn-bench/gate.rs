@@ -112,8 +112,8 @@ pub(crate) fn doubtful(changes: &[Change]) -> Vec<Section> {
 /// Metrics of programs checked by a test, the program that each is compared with, and the largest ratio known: of a
 /// published run on an AMD EPYC, and of three quick runs on a Xeon, TCP's rounded up.
 ///
-/// The bound is [`SLACK`] times that. The reference does comparable work: the empty program took 8 ns on the Xeon and 35 on
-/// the EPYC, unmarked RoCE at egress 117 and 118. XDP is excluded, whose reference is an empty program.
+/// The bound is [`SLACK`] times that. The reference does comparable work: the empty program took 8 ns on the Xeon and
+/// 35 on the EPYC, unmarked RoCE at egress 117 and 118. XDP is excluded, whose reference is an empty program.
 const PROGRAMS: [(&str, &str, f64); 15] = [
     ("TCP, ingress", COUNTED_TCP, 1.25),
     ("TCP, egress", COUNTED_TCP, 1.25),
@@ -131,7 +131,8 @@ const PROGRAMS: [(&str, &str, f64); 15] = [
     ("NP makes a CNP: ingress, clone, egress", CLONE, 3.12),
     ("RP paces a flow in recovery", MINIMAL_PACER, 1.77),
 ];
-/// With cold caches: the largest of four quick runs next to compilers, which use the shared cache. The largest of five quick runs under other load were 1.53 and 2.62.
+/// With cold caches: the largest of four quick runs next to compilers, which use the shared cache. The largest of five
+/// quick runs under other load were 1.53 and 2.62.
 const COLD: [(&str, f64); 2] = [
     ("one packet by itself, host, ingress, cold caches: p50", 4.31),
     ("one packet by itself, host, egress, cold caches: p50", 5.17),
