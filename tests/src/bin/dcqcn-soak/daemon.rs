@@ -137,7 +137,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         let path = fixture.pair.a.journals()?.join("999999.json");
         let texts = ["", "{", "{}", "{\"format\":7}", "\0\0"];
         fs::write(&path, texts.get(random.usize(..texts.len())).copied().unwrap_or_default())?;
-        let done = fixture.ok("status").and_then(|_| fixture.ok("set a0 rpg_ai_rate=10mbit")).map(drop);
+        let done = fixture.fails("status", 7).and_then(|_| fixture.ok("set a0 rpg_ai_rate=10mbit")).map(drop);
         fs::remove_file(path)?;
         done
     }),

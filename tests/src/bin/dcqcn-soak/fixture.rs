@@ -97,6 +97,12 @@ impl SoakFixture {
         self.pair.a.run(|| output_of(&mut command))?
     }
 
+    /// Runs one that must exit with `code`.
+    pub(crate) fn fails(&self, line: &str, code: i32) -> Result<String> {
+        let mut command = self.command(line)?;
+        self.pair.a.run(|| error_of(&mut command, code))?
+    }
+
     pub(crate) fn wait_until_served(&mut self) -> Result<()> {
         if let Some(status) = self.daemon.process.0.try_wait()? {
             bail!("the daemon has exited: {status}");
