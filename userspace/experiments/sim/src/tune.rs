@@ -119,7 +119,7 @@ impl Task {
 }
 
 fn host_rate_bps(scenario: &Scenario) -> u64 {
-    scenario.topology.links.first().map_or(0, |link| link.rate_bps)
+    scenario.topology.host_rates_bps().first().copied().unwrap_or(0)
 }
 
 /// Another workload between the same hosts.

@@ -250,6 +250,8 @@ impl FabricSetup {
         };
         let reordering = (transport.recovery == Recovery::Selective).then_some(transport.reordering);
         let nscc = if let Control::Nscc(nscc) = scenario.control { Some(nscc) } else { None };
+        // A file defines the rate and the delay of each link.
+        let is_built = !matches!(self.topology, Some(Shape::File(_)));
         let watchdog = |watchdog: Watchdog| {
             json!({
                 "detection_ns": watchdog.detection_ns,
@@ -262,9 +264,9 @@ impl FabricSetup {
         };
         let settings = [
             ("topology", json!(self.shape().to_string())),
-            ("host_link_bps", json!(self.host_link_bps())),
-            ("switch_link_bps", json!(self.switch_link.unwrap_or(self.host_link_bps()))),
-            ("delay_ns", json!(self.delay_ns())),
+            ("host_link_bps", json!(is_built.then(|| self.host_link_bps()))),
+            ("switch_link_bps", json!(is_built.then(|| self.switch_link.unwrap_or(self.host_link_bps())))),
+            ("delay_ns", json!(is_built.then(|| self.delay_ns()))),
             ("balance", json!(word(&switch.balance))),
             ("faults", json!(self.faults)),
             ("reroute_ns", json!(switch.reroute_ns)),
@@ -372,7 +374,7 @@ impl FabricSetup {
 
     /// Rate of the first host's link; a topology of a file defines its own.
     fn host_rate_bps(&self, topology: &Topology) -> u64 {
-        topology.links.first().map_or(self.host_link_bps(), |link| link.rate_bps)
+        topology.host_rates_bps().first().copied().unwrap_or(self.host_link_bps())
     }
 
     fn workload(&self, topology: &Topology) -> Result<Workload> {
@@ -398,8 +400,7 @@ impl FabricSetup {
                     None => Sizes::constant(bytes),
                 };
                 let spec = Poisson {
-                    hosts,
-                    rate_bps: self.host_rate_bps(topology),
+                    rates_bps: topology.host_rates_bps(),
                     load: self.offered_load(),
                     until_ns: self.until_ns(),
                     class,

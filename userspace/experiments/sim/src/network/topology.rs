@@ -167,6 +167,19 @@ impl Topology {
         self.links.iter().map(|link| link.delay_ns).min().unwrap_or(MIN_DELAY_NS)
     }
 
+    /// Rates of the hosts' links, in any order of the links; 0: a host without a link.
+    pub(crate) fn host_rates_bps(&self) -> Vec<u64> {
+        let mut rates_bps = vec![0; self.hosts as usize];
+        for link in &self.links {
+            for end in [link.a, link.b] {
+                if let Some(rate_bps) = rates_bps.get_mut(end as usize) {
+                    *rate_bps = link.rate_bps;
+                }
+            }
+        }
+        rates_bps
+    }
+
     pub(crate) fn ports(&self) -> Vec<Vec<PortSpec>> {
         let mut ports: Vec<Vec<PortSpec>> = vec![Vec::new(); self.nodes() as usize];
         for (number, link) in (0..).zip(&self.links) {

@@ -80,6 +80,26 @@ fn slow_links_need_no_profile_without_dcqcn() {
 }
 
 #[test]
+fn file_topology_defines_host_rate_in_any_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trunk.toml");
+    // The link between the switches, of 400 Gbit/s, is the first.
+    let text = crate::network::TOPOLOGY_EXAMPLE;
+    let (head, links) = text.split_once("[[link]]").unwrap();
+    let mut links: Vec<&str> = links.split("[[link]]").collect();
+    links.swap(0, 1);
+    std::fs::write(&path, format!("{head}[[link]]{}", links.join("[[link]]"))).unwrap();
+    let setup = setup(&format!("--topology file:{} --set rpg_ai_rate=10mbit", path.display()));
+    let scenario = setup.scenario().unwrap();
+    assert_eq!(scenario.topology.links[0].rate_bps, 400_000_000_000);
+    assert_eq!(scenario.config.wred[3].kmin_bytes, 400_000, "HPCC's Kmin at 100 Gbit/s");
+    let settings = setup.settings(&scenario);
+    for key in ["host_link_bps", "switch_link_bps", "delay_ns"] {
+        assert_eq!(settings[key], Value::Null, "{key}");
+    }
+}
+
+#[test]
 fn ranks_placed_in_order_or_randomly() {
     let first = |flags: &str| {
         let scenario =

@@ -16,10 +16,10 @@ pub struct Sizes {
 }
 
 /// Flows at random times between random hosts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Poisson {
-    pub hosts: u32,
-    pub rate_bps: u64,
+    /// Rate of each host's link.
+    pub rates_bps: Vec<u64>,
     /// Payload that each host offers, as a share of its link.
     pub load: f64,
     /// Time until which flows start.
@@ -31,13 +31,14 @@ pub struct Poisson {
 impl Poisson {
     /// Expected number of flows.
     pub(crate) fn mean_flows(&self, sizes: &Sizes) -> f64 {
-        f64::from(self.hosts) * self.until_ns as f64 / self.gap_ns(sizes)
+        let of_host = |&rate_bps: &u64| self.until_ns as f64 / self.gap_ns(sizes, rate_bps);
+        self.rates_bps.iter().map(of_host).sum()
     }
 
-    /// Mean time between two flows of a host.
-    fn gap_ns(&self, sizes: &Sizes) -> f64 {
+    /// Mean time between two flows of a host with a link of `rate_bps`.
+    fn gap_ns(&self, sizes: &Sizes, rate_bps: u64) -> f64 {
         // None is shorter than a byte.
-        sizes.mean_bytes().max(1.0) * 8e9 / (self.rate_bps as f64 * self.load)
+        sizes.mean_bytes().max(1.0) * 8e9 / (rate_bps as f64 * self.load)
     }
 }
 
@@ -189,19 +190,20 @@ impl Workload {
     /// with equal probability. [`Poisson::mean_flows`] returns their expected number.
     pub(crate) fn poisson(sizes: &Sizes, spec: &Poisson) -> Self {
         let mut workload = Self::new();
-        if spec.hosts < 2 {
+        let hosts = spec.rates_bps.len() as u64;
+        if hosts < 2 {
             return workload;
         }
-        let gap_ns = spec.gap_ns(sizes);
-        for src in 0..spec.hosts {
+        for (src, &rate_bps) in (0_u32..).zip(&spec.rates_bps) {
+            let gap_ns = spec.gap_ns(sizes, rate_bps);
             // A separate sequence per host: adding a host does not change the flows of others.
             let mut random = Random::new(spec.seed << 20 | u64::from(src));
             let mut at_ns = random.exponential(gap_ns as u64);
             while at_ns < spec.until_ns {
-                let other = random.up_to(u64::from(spec.hosts) - 2) as u32;
+                let other = random.up_to(hosts - 2) as u32;
                 let dst = if other >= src { other + 1 } else { other };
                 workload.flow(src, dst, spec.class, sizes.draw(&mut random), at_ns);
-                at_ns += random.exponential(gap_ns as u64);
+                at_ns = at_ns.saturating_add(random.exponential(gap_ns as u64));
             }
         }
         workload
@@ -289,13 +291,25 @@ mod tests {
     #[test]
     fn poisson_flows_offer_requested_load() {
         let (rate_bps, until_ns) = (10_000_000_000, 50_000_000);
-        let spec = Poisson { hosts: 16, rate_bps, load: 0.4, until_ns, class: 3, seed: 1 };
+        let spec = Poisson { rates_bps: vec![rate_bps; 16], load: 0.4, until_ns, class: 3, seed: 1 };
         let workload = Workload::poisson(&Distribution::parse("cdf", CDF).unwrap().sizes(), &spec);
         let bytes: u64 = workload.flows().iter().map(|flow| flow.bytes).sum();
         let offered = bytes as f64 * 8.0 / 16.0 / 0.05;
         assert!((3.8e9..4.2e9).contains(&offered), "{offered}");
         assert_eq!(workload.validate(16), Ok(()));
         assert!(workload.pairs().iter().all(|pair| pair.src != pair.dst));
+    }
+
+    #[test]
+    fn host_offers_share_of_its_own_link() {
+        let rates_bps = vec![10_000_000_000, 1_000_000_000];
+        let spec = Poisson { rates_bps, load: 0.4, until_ns: 500_000_000, class: 3, seed: 1 };
+        let sizes = Sizes::constant(10_000);
+        let workload = Workload::poisson(&sizes, &spec);
+        let by_slow = workload.pairs().iter().filter(|pair| pair.src == 1).count() as f64;
+        let share = by_slow / workload.flows().len() as f64;
+        assert!((0.08..0.1).contains(&share), "{share}");
+        assert!((spec.mean_flows(&sizes) - 27_500.0).abs() < 1e-6);
     }
 
     #[test]
