@@ -362,6 +362,9 @@ impl FabricSetup {
         scenario.sample_ns = self.sample;
         self.apply_transport(&mut scenario);
         self.apply_switching(&mut scenario);
+        if !self.is_dcqcn() {
+            scenario.control = Control::Off;
+        }
         // Must precede the computation of the fabric's round trip.
         scenario.validate().context(REFUSED)?;
         scenario.control = self.control(&scenario);

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::{Config, Invalid, Quantity, Unit};
+use dcqcn_common::params::{Config, Invalid, MIN_RATE_BPS, Quantity, Scalars, Unit};
 use dcqcn_common::pfc::watchdog::Watchdog;
 use dcqcn_params::quantity::{OutOfRange, in_range};
 
@@ -417,11 +417,19 @@ impl Scenario {
         scalars.link_rate_bps = rate_bps;
         let wire_bytes = u64::from(transport.frame_bytes()) + scalars.wire_overhead_bytes;
         scalars.pacer = dcqcn_common::params::PACER_FQ;
+        if self.control != Control::Dcqcn {
+            ignore_rates(scalars);
+        }
         // A packet that waits for its link must not cost its flow any rate.
         let packet_ns = crate::network::wire::Transmitter::time_ns(rate_bps, wire_bytes);
         scalars.pacing_credit_ns = (packet_ns * u64::from(transport.qps_per_host)).min(1_000_000_000);
         config
     }
+}
+
+/// Removes the limits of the rate machine: without CNPs it stays at the rate of its link.
+pub(crate) const fn ignore_rates(scalars: &mut Scalars) {
+    (scalars.rpg_min_rate_bps, scalars.rpg_max_rate_bps) = (MIN_RATE_BPS, 0);
 }
 
 impl Transport {

@@ -268,6 +268,16 @@ fn cnps_need_np_and_rp() {
 }
 
 #[test]
+fn link_below_min_rate_accepted_without_control() {
+    let mut s = star(2);
+    (s.port_rate_bps, s.sender_rate_bps) = (GBIT, GBIT);
+    s.config.scalars.rpg_min_rate_bps = 2 * GBIT;
+    assert!(s.validate().is_err());
+    s.control = false;
+    assert_eq!(s.validate(), Ok(()));
+}
+
+#[test]
 fn flows_converge_to_half_each() {
     let mut s = star(2);
     (s.port_rate_bps, s.sender_rate_bps) = (40 * GBIT, 40 * GBIT);

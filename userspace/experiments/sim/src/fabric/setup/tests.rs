@@ -79,6 +79,18 @@ fn slow_links_need_no_profile_without_dcqcn() {
     assert!(refused.contains("profile `hpcc` is for links of 10gbit and more"), "{refused}");
 }
 
+/// No rate machine is in use, so its minimum rate does not matter.
+#[test]
+fn link_below_min_rate_accepted_without_dcqcn() {
+    for flags in ["--control off", "--control nscc --profile paper"] {
+        let line = format!("{flags} --host-link 5mbit --workload incast:1 --size 64B");
+        let outcome =
+            setup(&line).scenario().unwrap().run(1, &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
+        // 130 bytes on two links, an ACK of 70, and the delays.
+        assert_eq!(outcome.flows[0].fct_ns, Some((2 * 130 + 2 * 70) * 1_600 + 4_000), "{flags}");
+    }
+}
+
 #[test]
 fn file_topology_defines_host_rate_in_any_order() {
     let directory = tempfile::tempdir().unwrap();
