@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use dcqcn_common::params::Unit;
 use dcqcn_params::quantity::in_range;
 
-use super::{MAX_FLOWS, Workload};
+use super::{MAX_FLOW_BYTES, MAX_FLOWS, Workload};
 use crate::network::agenda::MAX_TIME_NS;
 use crate::network::read::{FileError, words};
 use crate::network::topology::{Link, MAX_NODES, Topology};
@@ -57,18 +57,26 @@ impl Workload {
                 );
                 return Err(FileError::new(name, line, what));
             };
+            let refuse = |what: String| FileError::new(name, line, what);
             let host = |id: u32| {
-                let Some(ids) = &ids else { return Ok(id) };
+                let Some(ids) = &ids else {
+                    let hosts = topology.hosts;
+                    let what =
+                        || refuse(format!("host {id} does not exist: the fabric has {hosts} hosts, from 0"));
+                    return Some(id).filter(|&id| id < hosts).ok_or_else(what);
+                };
                 let node = ids.get(&id).copied().filter(|&node| node < topology.hosts);
                 node.ok_or_else(|| {
                     let found = if ids.contains_key(&id) { "is a switch" } else { "does not exist" };
-                    let what = format!("node {id} {found}: SRC and DST must be hosts of the topology");
-                    FileError::new(name, line, what)
+                    refuse(format!("node {id} {found}: SRC and DST must be hosts of the topology"))
                 })
             };
             let (src, dst) = (host(src)?, host(dst)?);
             if src == dst {
                 return Err(FileError::new(name, line, "SRC and DST are the same host"));
+            }
+            if !(1..=MAX_FLOW_BYTES).contains(&bytes) {
+                return Err(refuse(format!("{bytes} bytes are out of range: 1 to {MAX_FLOW_BYTES}")));
             }
             flows.push((src, dst, bytes, start_ns, line));
         }
@@ -97,8 +105,13 @@ fn warn_of_ignored(name: &str, count: usize, what: &str, ignored: usize) {
     }
 }
 
-/// Seconds with a fraction, exactly; digits beyond nanoseconds are ignored.
+/// Seconds with a fraction, exactly, or with an exponent, as Python writes short times; digits beyond nanoseconds are
+/// ignored.
 fn nanoseconds(text: &str) -> Option<u64> {
+    if text.contains(['e', 'E']) {
+        let ns = (text.parse::<f64>().ok()? * 1e9).round();
+        return (0.0..=u64::MAX as f64).contains(&ns).then_some(ns as u64);
+    }
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if ![whole, fraction].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit())) {
         return None;
@@ -341,6 +354,9 @@ mod tests {
         assert_eq!(read, [(2, 200_000, 500), (3, 150_000, 500_000_000)]);
         let early = Workload::hpcc("f", "1\n0 1 3 100 5 0.25\n", 3, &hosts(2)).unwrap();
         assert_eq!(early.flows()[0].start_ns, 250_000_000);
+        let exponents =
+            Workload::hpcc("f", "2\n0 1 3 100 5 1.5e-05\n0 1 3 100 5 2E0\n", 3, &hosts(2)).unwrap();
+        assert_eq!([0, 1].map(|flow: usize| exponents.flows()[flow].start_ns), [15_000, 2_000_000_000]);
         for (text, expected) in [
             ("x", "f:1: the first line must be the number of flows"),
             ("# flows\nx", "f:2: the first line must be the number of flows"),
@@ -348,6 +364,10 @@ mod tests {
             ("3\n0 1 3 100 5 0\n", "f: the first line announces 3 flows, but 1 follow"),
             ("1\n1 1 3 100 5 0\n", "f:2: SRC and DST are the same host"),
             ("1\n0 1 3 100 5 0.+5\n", "f:2: `0 1 3 100 5 0.+5` is not a flow"),
+            ("1\n0 1 3 100 5 -1e-3\n", "f:2: `0 1 3 100 5 -1e-3` is not a flow"),
+            ("1\n0 1 3 100 5 1e999\n", "f:2: `0 1 3 100 5 1e999` is not a flow"),
+            ("1\n0 1 3 100 0 1\n", "f:2: 0 bytes are out of range: 1 to 1000000000000"),
+            ("1\n0 2 3 100 5 1\n", "f:2: host 2 does not exist: the fabric has 2 hosts, from 0"),
             ("1\n0 1 3 100 5 +1\n", "f:2: `0 1 3 100 5 +1` is not a flow"),
             ("1\n0 1 3 100 5 0.0000000001x\n", "f:2: `0 1 3 100 5 0.0000000001x` is not a flow"),
             ("1\n0 1 3 100 5 18000000000\n", "f:2: start = 17999999998s is out of range: 0ns to 27"),
