@@ -211,14 +211,19 @@ pub struct SteadyState {
 const DURATION: f64 = 0.3;
 /// Step: a quarter of the shortest loop delay of interest, a fiftieth of the timers.
 const STEP: f64 = 1e-6;
+/// Longest loop delay, a tenth of the simulated time: with a longer one the model has not settled at its end.
+const MAX_LOOP_DELAY_NS: u64 = 30_000_000;
 /// Above this, the logarithm of 1-p diverges, and all packets are marked anyway.
 const ALL: f64 = 0.999_999;
 
 /// Steady state of the bottleneck with a control loop delay of `loop_delay_ns`: the fixed point, or an oscillation
 /// around it.
 ///
-/// `None` as for [`fixed_point`].
+/// `None` as for [`fixed_point`], or if the loop delay is too long for the simulated time.
 pub fn steady_state(bottleneck: &Bottleneck<'_>, loop_delay_ns: u64) -> Option<SteadyState> {
+    if loop_delay_ns > MAX_LOOP_DELAY_NS {
+        return None;
+    }
     let (model, wred) = Model::new(bottleneck)?;
     // g, from the parameter in 1/1024.
     let gain = 1.0 - bottleneck.config.scalars.dce_tcp_g as f64 / 1_024.0;
@@ -419,6 +424,15 @@ mod tests {
         assert!(ramp(2, 85_000) < 0.1);
         assert!(ramp(10, 85_000) > 0.5);
         assert!(ramp(64, 85_000) < 0.01);
+    }
+
+    #[test]
+    fn loop_beyond_simulated_time_has_no_state() {
+        let config = paper(5 * KB, 200 * KB, 10_000);
+        assert!(steady_state(&of(&config), 30_000_000).is_some());
+        for loop_delay_ns in [30_000_001, u64::MAX] {
+            assert_eq!(steady_state(&of(&config), loop_delay_ns), None);
+        }
     }
 
     #[test]
