@@ -492,7 +492,7 @@ impl FabricSetup {
         transport.window_bytes = self.window.unwrap_or(0);
         let admission = |bytes| Admission {
             bytes,
-            chunk_bytes: self.admission_turn.unwrap_or(65_536).min(bytes),
+            chunk_bytes: self.admission_turn.unwrap_or(bytes.min(65_536)),
             class: self.admission_class,
         };
         transport.admission = self.admission.map(admission);

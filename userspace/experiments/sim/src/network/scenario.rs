@@ -384,7 +384,7 @@ impl Scenario {
         self.control.validate(&self.transport)?;
         self.switch.validate()?;
         for fault in &self.faults {
-            in_range("time of a fault", fault.at_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+            in_range("time of a fault", fault.at_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
             match fault.kind {
                 FaultKind::LinkDown(link) | FaultKind::LinkUp(link) => {
                     let last = self.topology.links.len().saturating_sub(1) as u64;
@@ -448,8 +448,8 @@ impl Transport {
         let window = if self.window_bytes == 0 { least } else { self.window_bytes };
         in_range("window", window, least..=MAX_BUFFER_BYTES, Unit::Bytes)?;
         let Some(admission) = self.admission else { return Ok(()) };
-        in_range("bytes of a turn", admission.chunk_bytes, least..=MAX_BUFFER_BYTES, Unit::Bytes)?;
-        in_range("admitted bytes", admission.bytes, admission.chunk_bytes..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        in_range("admission", admission.bytes, least..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        in_range("turn of admission", admission.chunk_bytes, least..=admission.bytes, Unit::Bytes)?;
         in_range("class of admission", admission.class.unwrap_or(0).into(), 0..=7, Unit::Count)
     }
 }

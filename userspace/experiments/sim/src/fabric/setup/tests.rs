@@ -49,6 +49,15 @@ fn inconsistent_settings_rejected() {
         ("--fault soon", "--fault soon: write TIME,down,NODE,NODE"),
         ("--class 9", "class = 9 is out of range"),
         (
+            "--fault 1s,down,leaf0,spine0",
+            "cannot simulate this fabric: time of a fault = 1s is out of range: 0ns to 999999.999us",
+        ),
+        ("--admission 1KB", "cannot simulate this fabric: admission = 1KB is out of range: 4.096KB to 4GB"),
+        (
+            "--admission 1MB --admission-turn 2MB",
+            "cannot simulate this fabric: turn of admission = 2MB is out of range: 4.096KB to 1MB",
+        ),
+        (
             "--control nscc --switch-link 0bit",
             "cannot simulate this fabric: rate of the link leaf0 - spine0 = 0bit is out of range",
         ),
