@@ -106,7 +106,10 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     }
     let is_usage = error.is::<WrongUsage>()
         || error.is::<SetupError>()
-        || matches!(error.downcast_ref(), Some(SimError::Range(_)));
+        || matches!(
+            error.downcast_ref(),
+            Some(SimError::Range(_) | SimError::NsccRecovery | SimError::Buffer { .. })
+        );
     is_usage.then_some((WRONG_USAGE, false))
 }
 

@@ -74,6 +74,8 @@ fn option_out_of_range_is_wrong_usage() {
         ("sim fabric --workload incast:100000", "incast:100000 is out of range"),
         ("sim fabric --workload incast:2 --topology leaf-spine:0x1x1", "is out of range"),
         ("sim fabric --workload incast:2 --fault 1ms,down,x,y", "no node `x`"),
+        ("sim fabric --workload incast:2 --buffer 10KB", "the buffer of 10KB is too small for leaf0"),
+        ("sim fabric --workload incast:2 --control nscc --recovery go-back-n", "use selective recovery"),
         ("sim fabric --sweep seed=1,2 --plot x", "--plot is for one run and this sweep has 2"),
         ("sim fabric --sweep seed=1 --csv x", "--csv is for one run and this sweep has 1"),
         ("tune --control off", "only DCQCN can be tuned"),
