@@ -35,6 +35,8 @@ pub struct FabricReport {
     /// Flows that started and were not complete at the end.
     pub unfinished_flows: usize,
     pub not_started_flows: usize,
+    /// Computations, starts and ends of collectives that were not complete at the end.
+    pub unfinished_computations: usize,
     #[serde(flatten)]
     pub outcome: Outcome,
     pub run: RunCost,
@@ -61,6 +63,11 @@ impl FabricReport {
             flows: sent(&outcome.flows).count(),
             unfinished_flows: left(true),
             not_started_flows: left(false),
+            unfinished_computations: outcome
+                .flows
+                .iter()
+                .filter(|flow| flow.src == flow.dst && flow.fct_ns.is_none())
+                .count(),
             run: RunCost::new(outcome.work.hops, wall),
             outcome,
         }
@@ -126,6 +133,11 @@ impl fmt::Display for FabricReport {
         ];
         for (flows, state) in left.into_iter().filter(|(flows, _)| *flows != 0) {
             writeln!(f, "{flows} of {} {state}; increase --duration\n", count(self.flows, "flow"))?;
+        }
+        // Otherwise they wait for flows.
+        if left.iter().all(|(flows, _)| *flows == 0) && self.unfinished_computations != 0 {
+            let computations = count(self.unfinished_computations, "computation");
+            writeln!(f, "{computations} incomplete at the end; increase --duration\n")?;
         }
         let mut table = Table::new(&[&["SIZE", ">FLOWS"], &FCT_HEADINGS[..]].concat());
         for row in self.outcome.fct_by_size.iter().filter(|_| self.outcome.fct_by_size.len() > 1) {
@@ -274,6 +286,23 @@ mod tests {
         write_flows(&mut csv, &[flow(1), flow(2)]).unwrap();
         let text = String::from_utf8(csv).unwrap();
         assert_eq!(text, "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns\n0,1,2,9,5,,7\n");
+    }
+
+    #[test]
+    fn incomplete_computation_reported() {
+        let setup = setup("--topology leaf-spine:1x0x4 --workload incast:3 --size 1MB --duration 10ms");
+        let mut scenario = setup.scenario().unwrap();
+        let after = scenario.workload.compute(0, 10_000_000);
+        scenario.workload.after(after, 0, Wait::Delivered);
+        let report = |scenario: &Scenario| {
+            let outcome = scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap();
+            FabricReport::new(&setup, scenario, outcome, Duration::ZERO)
+        };
+        let incomplete = report(&scenario);
+        assert_eq!((incomplete.unfinished_flows, incomplete.unfinished_computations), (0, 1));
+        assert!(incomplete.to_string().contains("1 computation incomplete at the end; "), "{incomplete}");
+        scenario.duration_ns = 20_000_000;
+        assert_eq!(report(&scenario).unfinished_computations, 0);
     }
 
     #[test]
