@@ -331,6 +331,10 @@ impl<'t> Builder<'t> {
             self.workload.check_room(file, flows)?;
             // The root of a collective is its first rank.
             let root = node.root();
+            let last = self.traces.len().saturating_sub(1) as u64;
+            if let Some(root) = root.filter(|&root| collective.has_root() && root > last) {
+                return Err(node.error(file, &format!("its root, {root}, is not a rank: 0 to {last}")));
+            }
             if let Some(index) = members.iter().position(|&(rank, _)| Some(rank as u64) == root) {
                 members.rotate_left(index);
             }
@@ -576,6 +580,19 @@ mod tests {
         let mut sent: Vec<_> = sent.filter_map(|flow| workload.ends(flow)).map(|p| (p.src, p.dst)).collect();
         sent.sort_unstable();
         assert_eq!(sent, [(2, 0), (2, 3), (3, 1)]);
+    }
+
+    #[test]
+    fn root_beyond_last_rank_rejected() {
+        let rooted = |kind| {
+            let mut node = collective(1, kind, &[]);
+            node.attr.push(number("comm_root", 4));
+            of_four(&[node]).map_err(|error| error.to_string())
+        };
+        let expected = "t.0.et: node 1 (``): its root, 4, is not a rank: 0 to 3";
+        assert_eq!(rooted(5), Err(expected.to_owned()));
+        // An all-reduce has no root.
+        assert!(rooted(0).is_ok());
     }
 
     #[test]
