@@ -5,7 +5,7 @@ use std::str::FromStr as _;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, value_parser};
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS};
 use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
 use dcqcn_params::{Assignment, Profile, parse_word, word};
 use dcqcn_support::causes::one_line;
@@ -354,8 +354,13 @@ impl FabricSetup {
         let class = self.class();
         ensure!(class <= 7, usage(format_args!("class = {class} is out of range: 0 to 7")));
         let topology = self.shape().build(cables)?;
+        let host_rate_bps = self.host_rate_bps(&topology);
+        if !(MIN_RATE_BPS..=MAX_RATE_BPS).contains(&host_rate_bps) {
+            // The error names the link or the host; that of a profile or of the load would not.
+            topology.validate().context(REFUSED)?;
+        }
         let workload = self.workload(&topology)?;
-        let config = self.config(self.host_rate_bps(&topology))?;
+        let config = self.config(host_rate_bps)?;
         let mut scenario = Scenario::new(topology, workload, config);
         scenario.seed = self.seed();
         scenario.duration_ns = self.duration.unwrap_or(scenario.duration_ns);

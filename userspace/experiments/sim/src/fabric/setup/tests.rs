@@ -61,6 +61,10 @@ fn inconsistent_settings_rejected() {
             "--control nscc --switch-link 0bit",
             "cannot simulate this fabric: rate of the link leaf0 - spine0 = 0bit is out of range",
         ),
+        (
+            "--host-link 0bit",
+            "cannot simulate this fabric: rate of the link host0 - leaf0 = 0bit is out of range",
+        ),
         ("--until 1us --size 1GB", "no flow starts before --until"),
         ("--size 0B", "size = 0B is out of range: at least 1B"),
         (

@@ -124,7 +124,8 @@ fn nanoseconds(text: &str) -> Option<u64> {
 fn quantity(text: &str, factor: impl Fn(&str) -> Option<f64>) -> Option<u64> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == '/');
     let unit = &text[number.len()..];
-    Some((number.parse::<f64>().ok()? * factor(unit)?).round() as u64)
+    let value = (number.parse::<f64>().ok()? * factor(unit)?).round();
+    (value >= 0.0).then_some(value as u64)
 }
 
 /// A rate of ns-3, such as `100Gbps`, `12.5GB/s` or `25000000000.0`.
@@ -454,6 +455,7 @@ mod tests {
             ),
             ("2 1 1\n0\n0 1 100G 1us 0\n", "t:3: `0 1 100G 1us 0` is not a link: `100G` is not a rate"),
             ("2 1 1\n0\n0 1 1bps 1h 0\n", "t:3: `0 1 1bps 1h 0` is not a link: `1h` is not a delay"),
+            ("2 1 1\n0\n0 1 1bps -1us 0\n", "t:3: `0 1 1bps -1us 0` is not a link: `-1us` is not a delay"),
             ("2 1 1\n0\n0 2 1bps 1us 0\n", "t:3: `0 2 1bps 1us 0` is not a link: node 2 does not exist"),
             ("2 1 1\n0\n0 1 100Gbps 1us\n", "t:3: `0 1 100Gbps 1us` is not a link: write A B RATE"),
             ("2 1 2\n0\n0 1 100Gbps 1us 0\n", "t: 2 links are announced, but 1 follow"),
