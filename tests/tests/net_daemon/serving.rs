@@ -219,6 +219,30 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
     Ok(())
 }
 
+/// As a new NIC takes the name of one that another operator attached with another role.
+#[test]
+fn errors_end_with_the_interface_name() -> Result<()> {
+    let pair = new_pair!();
+    pair.a.set_up("lo", true)?;
+    let file = format!("{}{METRICS}{CONTROL}", HOST.replace("'a*'", "'a0'"));
+    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
+    let client = daemon.client()?;
+    let failing = || Ok(client.request::<Status>(Verb::Status {})?.failing);
+    pair.a.detach("a0")?;
+    daemon.wait_for_log(&["detached by another process"])?;
+    pair.a.attach("a0", Role::Switch, &[])?;
+    daemon.wait_for_log(&["cannot manage interface", "role = switch"])?;
+    let metrics = scrape(&pair.a, "/metrics")?;
+    assert_eq!(metrics.matches("dcqcn_interface_served{interface=\"a0\"}").count(), 1, "{metrics}");
+    // Neither the error nor the detachment concerns an interface of the file any more.
+    pair.a.rename("a0", "x0")?;
+    wait_value(failing, Vec::is_empty)?;
+    pair.also("a0", "b1")?;
+    daemon.attaches("a0")?;
+    wait_value(|| scrape(&pair.a, "/readyz"), |ready| ready.starts_with("HTTP/1.1 200"))?;
+    wait_value(failing, Vec::is_empty).map(drop)
+}
+
 #[test]
 fn reload_is_atomic_across_interfaces() -> Result<()> {
     let pair = new_pair!();

@@ -152,7 +152,12 @@ impl ManagedInterfaces {
         // Of interfaces on the command line, `failing` has the reason.
         let is_file = self.config().is_some();
         let is_served = |index: &u32| self.served.values().any(|served| served.info.ifindex == *index);
-        let released = self.released.iter().filter(|(index, _)| is_file && !is_served(index));
+        // An error of a later attempt takes precedence, and a renamed interface may have left the file.
+        let is_reported = |index: &u32| is_served(index) || self.failing.contains_key(index);
+        let released = self
+            .released
+            .iter()
+            .filter(|(index, (iface, _))| is_file && !is_reported(index) && self.scope.names(iface));
         let released = released.map(|(_, (iface, why))| Failing::new(iface, why));
         cannot.chain(self.incomplete()).chain(leaving).chain(released).chain(self.bypassed()).collect()
     }
@@ -225,9 +230,17 @@ impl ManagedInterfaces {
         let (mut host_state, infos) = self.query(false)?;
         self.rename(&host_state, &infos);
         self.limit_replacements(&mut host_state);
-        let is_there = |index: &u32| host_state.interfaces.iter().any(|interface| interface.index == *index);
-        self.failing.retain(|index, _| is_there(index));
-        self.released.retain(|index, _| is_there(index));
+        let now = |index: u32| host_state.interfaces.iter().find(|interface| interface.index == index);
+        // A renamed interface is retried under its new name, if the file has that.
+        self.failing.retain(|index, failure| {
+            now(*index).is_some_and(|now| now.name == failure.iface && self.scope.names(&now.name))
+        });
+        self.released.retain(|index, (iface, _)| {
+            now(*index).is_some_and(|now| {
+                iface.clone_from(&now.name);
+                true
+            })
+        });
         self.warn_absent();
         let resting = self.failing.iter().filter(|(_, failure)| failure.tried.elapsed() < RETRY_DELAY);
         let resting = resting.map(|(index, _)| *index).collect();

@@ -1,5 +1,6 @@
 //! Metrics from readings.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, UNIX_EPOCH};
@@ -296,8 +297,10 @@ fn of_daemon(text: &mut Exposition, shared: &SharedState) {
     let mut family =
         text.family("dcqcn_interface_served", "1 if the daemon manages the interface, 0 if it cannot.");
     snapshot.served.iter().for_each(|iface| family.series(&[("interface", iface)], 1));
-    let fails = snapshot.failing.iter().filter(|failing| !snapshot.served.contains(&failing.interface));
-    fails.for_each(|failing| family.series(&[("interface", &failing.interface)], 0));
+    // Once per interface, which may have several errors.
+    let failing: BTreeSet<&String> = snapshot.failing.iter().map(|failing| &failing.interface).collect();
+    let fails = failing.into_iter().filter(|iface| !snapshot.served.contains(iface));
+    fails.for_each(|iface| family.series(&[("interface", iface)], 0));
     let help = "1 if all of a managed interface's attachment is in the kernel and sees packets, 0 if not.";
     let mut family = text.family("dcqcn_interface_complete", help);
     for iface in &snapshot.served {

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 
 use super::exposition::Format;
 use super::*;
+use crate::shared_state::Snapshot;
 
 fn scrape() -> Scrape {
     let mut inline = reading("e\"0\\", 20, 0);
@@ -93,6 +94,23 @@ fn openmetrics_equal_with_eof() {
     }
     let count = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
     assert_eq!(count(&text), count(&whole(Format::Text)));
+}
+
+#[test]
+fn interface_with_two_errors_has_one_series() {
+    let shared = SharedState::default();
+    let failing = |interface: &str, error: &str| Failing::new(interface, error);
+    let failing =
+        vec![failing("eth1", "detached"), failing("eth1", "another role"), failing("eth0", "bypassed")];
+    shared.publish(Snapshot { served: vec!["eth0".into()], failing, ..Snapshot::default() });
+    let text = render::whole(&scrape(), 0, Some(&shared), Instant::now(), Format::Text);
+    families(&text);
+    for line in
+        ["served{interface=\"eth0\"} 1", "served{interface=\"eth1\"} 0", "complete{interface=\"eth0\"} 0"]
+    {
+        let line = format!("dcqcn_interface_{line}");
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
 }
 
 #[test]
