@@ -66,8 +66,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same operation may succeed later: another command holds the lock, or an operator's change is
-    /// unconfirmed.
+    /// Whether the same operation may succeed later: another command holds the lock, an operator's change is
+    /// unconfirmed, or the disk is full.
     pub(crate) fn is_temporary(&self) -> bool {
         let error = match self {
             Self::Attach(error) | Self::Refused { source: error, .. } => error,
@@ -75,8 +75,17 @@ impl Error {
             Self::Interface { source, .. } => return source.is_temporary(),
             _ => return false,
         };
-        matches!(error, attach::Error::Locked { .. } | attach::Error::Pending { .. })
+        match error {
+            attach::Error::Locked { .. } | attach::Error::Pending { .. } => true,
+            attach::Error::File { source, .. } => is_full(source),
+            _ => false,
+        }
     }
+}
+
+/// Whether the disk or the quota is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
@@ -101,10 +110,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_and_unconfirmed_changes_are_temporary() {
+    fn locks_trials_and_full_disks_are_temporary() {
         let pending = || attach::Error::Pending { iface: "a0".into(), left: Duration::from_secs(9) };
         let missing = || attach::Error::NotAttached { iface: "a0".into() };
-        for (error, is_temporary) in [(pending as fn() -> attach::Error, true), (missing, false)] {
+        let of_file =
+            |kind: io::ErrorKind| attach::Error::File { path: "/run/x".into(), source: kind.into() };
+        let full = || of_file(io::ErrorKind::StorageFull);
+        let denied = || of_file(io::ErrorKind::PermissionDenied);
+        let errors: [(&dyn Fn() -> attach::Error, bool); 4] =
+            [(&pending, true), (&missing, false), (&full, true), (&denied, false)];
+        for (error, is_temporary) in errors {
             let of_all = Error::AttachAll(Arc::new(error()));
             let nested = Error::Interface { iface: "a0".into(), source: of_all.into() };
             for error in [error().into(), Error::Refused { iface: "a0".into(), source: error() }, nested] {

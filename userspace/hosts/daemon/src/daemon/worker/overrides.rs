@@ -2,7 +2,7 @@
 //! across a power cut.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,11 +11,11 @@ use dcqcn_control_api::Override;
 use dcqcn_support::file::existing;
 use dcqcn_telemetry::audit;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
+use tempfile::{Builder, NamedTempFile};
 
 use super::Rejection;
 use crate::daemon::config::{Config, Interface, parse};
-use crate::error::Error;
+use crate::error::{Error, is_full};
 use crate::shared_state::Snapshot;
 
 /// Maximum number of combinations of an override's interfaces with those of the file, each of which is checked: half a
@@ -218,7 +218,7 @@ pub(super) struct PersistError {
 impl PersistError {
     /// The disk or the quota is full, which is temporary.
     pub(super) fn is_full(&self) -> bool {
-        matches!(self.source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+        is_full(&self.source)
     }
 }
 
@@ -245,12 +245,16 @@ impl Written {
     }
 }
 
-/// Writes `persisted` next to the file at `path`.
+/// Writes `persisted` next to the file at `path`. The name is fixed: a file of a killed daemon is replaced,
+/// and an error has the same text at each retry.
 pub(super) fn write(path: &Path, persisted: &Persisted) -> Result<Written, PersistError> {
     let dir = path.parent().unwrap_or(path);
+    let new = path.with_added_extension("new");
     let write = || {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
-        let mut file = NamedTempFile::new_in(dir)?;
+        existing(fs::remove_file(&new))?;
+        let name = new.file_name().unwrap_or_default();
+        let mut file = Builder::new().prefix(name).rand_bytes(0).tempfile_in(dir)?;
         let mut text = serde_json::to_vec(persisted)?;
         text.push(b'\n');
         file.write_all(&text)?;
@@ -338,6 +342,28 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         }
         fs::write(&path, "{").unwrap();
         assert_eq!(begin(own).0.active(), None);
+    }
+
+    #[test]
+    fn killed_write_leaves_at_most_one_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fleet.json");
+        let files = || fs::read_dir(dir.path()).unwrap().count();
+        // Without its destructor, as if the daemon was killed.
+        for _ in 0..3 {
+            std::mem::forget(write(&path, &Persisted::default()).unwrap());
+        }
+        assert_eq!(files(), 1);
+        write(&path, &Persisted::default()).unwrap().persist().unwrap();
+        assert_eq!((files(), read(&path).unwrap()), (1, Some(Persisted::default())));
+    }
+
+    #[test]
+    fn failed_write_has_one_text() {
+        // A directory in which no file can be created, not even by root.
+        let path = Path::new("/proc/self/fleet.json");
+        let fails = || write(path, &Persisted::default()).err().unwrap().to_string();
+        assert_eq!(fails(), fails());
     }
 
     #[test]
