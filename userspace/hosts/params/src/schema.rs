@@ -110,7 +110,11 @@ fn sections() -> impl Iterator<Item = (String, Value)> {
     ];
     sections.into_iter().map(|(name, keys)| {
         let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value));
-        (name.to_owned(), table(keys))
+        let mut section = table(keys);
+        if name == "metrics" {
+            section["required"] = json!(["listen"]);
+        }
+        (name.to_owned(), section)
     })
 }
 

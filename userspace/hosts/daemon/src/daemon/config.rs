@@ -250,6 +250,13 @@ fn metrics(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Metrics> {
             top_qps = reader.parsed(value, flows).unwrap_or_default();
         }
     });
+    // Otherwise metrics would silently not be served.
+    if value.get_ref().as_table().is_some_and(|table| !table.contains_key("listen")) {
+        reader.refuse(
+            value.span(),
+            "[metrics] without listen: write, for example, listen = \"127.0.0.1:9310\"",
+        );
+    }
     address.map(|listen| Metrics { listen, top_qps })
 }
 

@@ -85,6 +85,7 @@ fn errors_listed_with_lines() {
         ("[interface.wred.0]\nkmin='1MB'", "c:1: "),
         ("[interface.wred.0]\nkmin='1MB'", "(in the [[interface]] with name = \"a\")"),
         ("[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is not an address"),
+        ("[metrics]\ntop_qps = 5", "c:3: [metrics] without listen"),
         ("[age]\nidle = '10'", "c:4: idle = \"10\" is not a time"),
         ("[log]\nfilter = '=='", "c:4: filter = \"==\""),
         ("[log]\nlevel = 'x'", "c:4: unknown key `level` in [log] (keys are format, filter)"),
@@ -210,7 +211,7 @@ fn schema_and_check_agree() {
     for bad in ["[[interface]]\nrole = 'host'\n", &interface("repair = 'x'"), &interface("role = 'Host'")] {
         agree(bad, false);
     }
-    let bad = "[[interface]]\nname = ''; flows = 7; [metrics]\nlisten = 'x'; [metrics]\ntop_qps = 1001; [age]\nidle = '5'; \
-               [log]\nformat = 'xml'; [control]\nsocket = 'relative'; [fleet]\nallow = 'all'; [wred.8]\nkmin = 1";
+    let bad = "[[interface]]\nname = ''; flows = 7; [metrics]\nlisten = 'x'; [metrics]\ntop_qps = 1001; [metrics]\ntop_qps = 5; \
+               [age]\nidle = '5'; [log]\nformat = 'xml'; [control]\nsocket = 'relative'; [fleet]\nallow = 'all'; [wred.8]\nkmin = 1";
     bad.split("; ").for_each(|text| agree(text, false));
 }
