@@ -15,7 +15,8 @@ use crate::error::{Context as _, Result};
 /// Time without a change after which a file counts as complete: a writer that truncates it needs time.
 const STABLE_FOR: Duration = Duration::from_secs(1);
 
-/// Fingerprint of a file's content: inode, modification time, length.
+/// Fingerprint of a file: inode, change time, length. Permissions count, as the file may become readable, and
+/// content whose modification time is restored.
 type Stamp = (u64, i64, i64, u64);
 
 /// A watched file.
@@ -72,7 +73,7 @@ impl FileWatch {
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
-    Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len()))
+    Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec(), metadata.len()))
 }
 
 /// Notifies of added, removed and changed interfaces (rtnetlink, group `RTNLGRP_LINK`). Messages are ignored:
@@ -94,6 +95,8 @@ pub(super) fn links() -> Result<Arc<Notify>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     /// A file, and a mock clock.
@@ -134,6 +137,21 @@ mod tests {
         file.watch.mark();
         fs::remove_file(&file.path).unwrap();
         assert!(!file.changed_after(0) && !file.changed_after(2_000));
+    }
+
+    #[test]
+    fn change_noticed_with_equal_mtime_and_length() {
+        let mut file = Watched::new();
+        let modified = fs::metadata(&file.path).unwrap().modified().unwrap();
+        // The kernel's clock for file times advances every 10 ms at least.
+        std::thread::sleep(Duration::from_millis(20));
+        fs::write(&file.path, "two").unwrap();
+        fs::File::options().write(true).open(&file.path).unwrap().set_modified(modified).unwrap();
+        assert!(!file.changed_after(0) && file.changed_after(1_000), "written");
+        file.watch.mark();
+        std::thread::sleep(Duration::from_millis(20));
+        fs::set_permissions(&file.path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(!file.changed_after(0) && file.changed_after(1_000), "permissions");
     }
 
     #[test]
