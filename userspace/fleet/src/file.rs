@@ -13,6 +13,8 @@ use crate::prelude::*;
 pub(crate) type Labels = BTreeMap<String, String>;
 
 pub(crate) const UNAVAILABLE_LIMIT: usize = 100;
+/// Maximum length of a group's name, in characters.
+const MAX_NAME_CHARS: usize = 100;
 /// Maximum size of a group's configuration, in bytes; the daemon accepts no more.
 const MAX_TEXT_BYTES: usize = 200 << 10;
 
@@ -48,8 +50,7 @@ impl Default for Rollout {
 #[serde(deny_unknown_fields)]
 struct FileGroup {
     name: String,
-    #[serde(default)]
-    hosts: Vec<String>,
+    hosts: Option<Vec<String>>,
     #[serde(default)]
     labels: Labels,
     #[serde(default)]
@@ -174,7 +175,8 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<(Policy, Vec<Group>)> {
     for group in group {
         let name = group.name.clone();
         ensure!(!groups.iter().any(|other| other.name == name), "group `{name}` is defined twice");
-        groups.push(read_group(group).with_context(|| format!("group `{name}`"))?);
+        let shown = printable(&name);
+        groups.push(read_group(group).with_context(|| format!("group `{shown}`"))?);
     }
     Ok((policy, groups))
 }
@@ -207,6 +209,18 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
 
 fn read_group(group: FileGroup) -> Result<Group> {
     let FileGroup { name, hosts, labels, interface } = group;
+    let length = name.chars().count();
+    ensure!(
+        (1..=MAX_NAME_CHARS).contains(&length) && !name.contains(char::is_control),
+        "its name has {length} characters; write 1 to {MAX_NAME_CHARS}, without control characters"
+    );
+    // A generated list without an entry must not select the whole fleet.
+    let is_empty = hosts.as_ref().is_some_and(Vec::is_empty);
+    ensure!(
+        !is_empty,
+        "hosts = [] matches no host; list patterns of names, or omit `hosts` to match any host"
+    );
+    let hosts = hosts.unwrap_or_default();
     for pattern in &hosts {
         Pattern::new(pattern).with_context(|| format!("hosts: `{pattern}` is not a pattern"))?;
         ensure!(
@@ -381,6 +395,10 @@ rpg_gd = 12
             (&format!("[rollout]\nwaves = 1\n{interface}"), "f:2: unknown field `waves`"),
             (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "out of range: 1 to"),
             (&format!("{interface}{interface}"), "is defined twice"),
+            (&interface.replace("'a'", "''"), "name has 0 characters"),
+            (&interface.replace("'a'", "\"\\u001b[2J\""), "group `\u{fffd}[2J`: its name has"),
+            (&interface.replace("'a'", &format!("'{}'", "a".repeat(101))), "name has 101 characters"),
+            (&interface.replace("'a'\n", "'a'\nhosts = []\n"), "hosts = [] matches no host"),
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains(message), "{text}: {error}");

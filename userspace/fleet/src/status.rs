@@ -140,8 +140,8 @@ impl fmt::Display for Status {
             };
             let group = host.group.clone().unwrap_or_else(|| "-".into());
             let row = [host.host.clone(), group, version(host.wanted), version(host.has)].into_iter();
-            let row = row.chain(shown.iter().map(|(name, _)| rate(name))).chain([printable(&state)]);
-            table.row(row.collect::<Vec<_>>());
+            let row = row.chain(shown.iter().map(|(name, _)| rate(name))).chain([state]);
+            table.row(row.map(|cell| printable(&cell)).collect::<Vec<_>>());
         }
         write!(f, "{table}")
     }
