@@ -30,7 +30,11 @@ impl Metrics {
     pub(super) fn read(&mut self, snapshot: &Snapshot, reads: u64) {
         self.hosts = snapshot.names.len();
         self.reporting = snapshot.hosts.len();
-        self.failing = snapshot.hosts.values().filter(|seen| !seen.report.failing.is_empty()).count();
+        // As `status` and the page.
+        let is_failing = |Report { failing, tried, .. }: &Report| {
+            !failing.is_empty() || tried.as_ref().is_some_and(|tried| tried.error.is_some())
+        };
+        self.failing = snapshot.hosts.values().filter(|seen| is_failing(&seen.report)).count();
         self.unreadable = snapshot.unreadable.len();
         self.coordinators = snapshot.coordinators.len();
         self.reads = reads;
@@ -51,7 +55,7 @@ impl Metrics {
         let rows = [
             ("hosts", "gauge", "Known hosts.", self.hosts as f64),
             ("hosts_reporting", "gauge", "Hosts whose agent reports.", self.reporting as f64),
-            ("hosts_failing", "gauge", "Reporting hosts with a complaint.", self.failing as f64),
+            ("hosts_failing", "gauge", "Reporting hosts with a complaint or a rejection.", self.failing as f64),
             ("hosts_unreadable", "gauge", "Hosts with a record that cannot be read.", self.unreadable as f64),
             ("coordinators", "gauge", "Running coordinators.", self.coordinators as f64),
             ("reads_total", "counter", "Complete reads of the fleet from etcd; each starts a watch.", self.reads as f64),
@@ -93,6 +97,20 @@ async fn answer(State(metrics): State<watch::Receiver<Metrics>>) -> impl IntoRes
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rejecting_host_is_failing() {
+        let mut snapshot = Snapshot::default();
+        let tried =
+            |error: Option<&str>| Some(Tried { target: Target::default(), error: error.map(str::to_owned) });
+        for (host, tried) in [("h1", tried(None)), ("h2", tried(Some("bounds"))), ("h3", None)] {
+            let report = Report { tried, ..Report::default() };
+            snapshot.hosts.insert(host.into(), ReceivedReport { report, revision: 1 });
+        }
+        let mut metrics = Metrics::default();
+        metrics.read(&snapshot, 1);
+        assert_eq!((metrics.reporting, metrics.failing), (3, 1));
+    }
 
     #[test]
     fn metrics_are_in_prometheus_text_format() {
