@@ -161,7 +161,7 @@ fn agent_has_the_name_of_its_machine() -> Result<()> {
     };
     let command = |name: &str| {
         let program = ["unshare", "--mount", "--uts", "sh", "-c", &script(name), "sh"];
-        let words = ["agent", "--control", "/nonexistent/control", "--every", "60s", "--ttl", "10min"];
+        let words = ["agent", "--control", "/nonexistent/control", "--every", "20s", "--ttl", "10min"];
         fixture.command_under(&program, &words)
     };
     assert_contains(&error_of(command("localhost")?.stderr(Stdio::piped()), 1)?, "--name");

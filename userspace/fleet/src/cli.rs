@@ -30,6 +30,9 @@ Environment:
 
 Completions for bash: source <(COMPLETE=bash dcqcn-fleet)";
 
+/// Longest reporting period: with it a report arrives well within the time limit of a rollout.
+const MAX_REPORT_PERIOD: Duration = Duration::from_secs(20);
+
 /// Commands without JSON output: services.
 const WITHOUT_JSON: [&str; 3] = ["coordinate", "agent", "serve"];
 
@@ -230,9 +233,10 @@ fn host_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a period that limits writes to etcd.
+/// Parses a period that limits writes to etcd. A rollout counts a host without a report for 30 s as lost.
 fn report_period(text: &str) -> Result<Duration, String> {
-    at_least(text, Duration::from_secs(1), "1s")
+    let time = at_least(text, Duration::from_secs(1), "1s")?;
+    if time <= MAX_REPORT_PERIOD { Ok(time) } else { Err(format!("`{text}` is out of range: 1s to 20s")) }
 }
 
 /// Parses a period of steps or samples.
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn short_periods_are_rejected() {
+    fn periods_out_of_range_are_rejected() {
         let error = |words: &str| Cli::try_parse_from(words.split(' ')).unwrap_err().to_string();
         for (words, least) in [
             ("agent --every 0s", "1s"),
@@ -324,7 +328,14 @@ mod tests {
             let error = error(&format!("dcqcn-fleet {words}"));
             assert!(error.contains(&format!("out of range: at least {least}")), "{error}");
         }
-        assert!(Cli::try_parse_from(["dcqcn-fleet", "agent", "--every", "1s", "--look", "10ms"]).is_ok());
+        for long in ["20001ms", "2min", "500h"] {
+            let error = error(&format!("dcqcn-fleet agent --every {long}"));
+            assert!(error.contains("out of range: 1s to 20s"), "{error}");
+        }
+        for every in ["1s", "20s"] {
+            let words = ["dcqcn-fleet", "agent", "--every", every, "--look", "10ms"];
+            assert!(Cli::try_parse_from(words).is_ok());
+        }
     }
 
     #[test]
@@ -350,6 +361,17 @@ mod tests {
             let words = ["dcqcn-fleet"].into_iter().chain(words.split(' '));
             assert!(Cli::try_parse_from(words).is_ok());
         }
+    }
+
+    #[test]
+    fn repeated_label_is_rejected() {
+        let words = ["dcqcn-fleet", "agent", "--name", "h1", "--label", "rack=a", "--label", "rack=b"];
+        let mut printed = Vec::new();
+        let ended = Cli::try_parse_from(words).unwrap().run(&mut Output::new(&mut printed, false));
+        assert_eq!(
+            ended.unwrap_err().to_string(),
+            "label `rack` is given twice; a host has one value of each"
+        );
     }
 
     #[test]

@@ -200,7 +200,7 @@ pub(super) struct AgentArgs {
     /// Socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
-    /// Reporting period of metrics, at least 1s; other changes are reported immediately.
+    /// Reporting period of metrics (1s to 20s); other changes are reported immediately.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = report_period)]
     every: Duration,
     /// Time until etcd removes the report of an agent that has exited, in whole seconds (3s to 10min).
@@ -235,6 +235,10 @@ impl AgentArgs {
         let Self { name, labels, control, every, ttl, look, copies } = self;
         let is_named = name.is_some();
         let host = name.unwrap_or_else(host);
+        let mut keys = BTreeSet::new();
+        if let Some((key, _)) = labels.iter().find(|(key, _)| !keys.insert(key)) {
+            bail!("label `{key}` is given twice; a host has one value of each");
+        }
         // Every machine has this name until DHCP or cloud-init has set another one.
         ensure!(
             is_named || host.split('.').next() != Some("localhost"),
