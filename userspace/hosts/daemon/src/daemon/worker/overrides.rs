@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dcqcn_control_api::Override;
+use dcqcn_control_api::{CONFIRM_WITHIN_S, Override};
 use dcqcn_support::file::existing;
 use dcqcn_telemetry::audit;
 use serde::{Deserialize, Serialize};
@@ -203,7 +203,9 @@ impl Trial {
     pub(super) fn left(&self, now_s: u64) -> Duration {
         let left_s = self.until_unix_s.saturating_sub(now_s);
         let is_before = left_s > self.within_s.saturating_add(MAX_CLOCK_STEP_S);
-        Duration::from_secs(if is_before { 0 } else { left_s.min(self.within_s) })
+        // The file may be damaged, and a deadline must be representable.
+        let within_s = self.within_s.min(*CONFIRM_WITHIN_S.end());
+        Duration::from_secs(if is_before { 0 } else { left_s.min(within_s) })
     }
 }
 
@@ -388,6 +390,16 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         assert_eq!(trial.left(990), Duration::from_secs(10));
         assert_eq!(trial.left(900), Duration::from_secs(60), "the clock was adjusted");
         assert_eq!(trial.left(0), Duration::ZERO, "the clock lost the time of the trial");
+    }
+
+    #[test]
+    fn deadline_of_a_damaged_file_is_limited() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fleet.json");
+        let trial = Trial { former: None, until_unix_s: u64::MAX, within_s: u64::MAX };
+        store(&path, &Persisted { active: Some(override_named("700")), trial: Some(trial) });
+        let left = begin(own(&path)).0.confirm_until.unwrap() - Instant::now();
+        assert!(left <= Duration::from_secs(*CONFIRM_WITHIN_S.end()), "{left:?}");
     }
 
     #[test]
