@@ -31,7 +31,7 @@ use crate::network::workload::{MAX_FLOW_BYTES, Pair, Source, Wait, Work, Workloa
 use crate::network::{
     Bottleneck, Class as NetworkClass, Control, Link, Loss, MAX_FRAME_BYTES, MAX_PACKETS, Marking,
     OnProgress, Progress, QueuePfc, Random, Scenario, Schedule, SimError, Simulation, Switching, TcpLaw,
-    Threshold, Topology, Transmitter, Transport, ignore_rates, simulate,
+    Threshold, Topology, Transmitter, Transport, ignore_min_rate, simulate,
 };
 
 /// Maximum simulated time, within that of the engine.
@@ -173,7 +173,7 @@ impl Star {
         let mut config = self.config;
         config.scalars.link_rate_bps = self.sender_rate_bps;
         if !self.control {
-            ignore_rates(&mut config.scalars);
+            ignore_min_rate(&mut config.scalars);
         }
         config
     }

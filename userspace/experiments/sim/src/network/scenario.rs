@@ -418,7 +418,7 @@ impl Scenario {
         let wire_bytes = u64::from(transport.frame_bytes()) + scalars.wire_overhead_bytes;
         scalars.pacer = dcqcn_common::params::PACER_FQ;
         if self.control != Control::Dcqcn {
-            ignore_rates(scalars);
+            ignore_min_rate(scalars);
         }
         // A packet that waits for its link must not cost its flow any rate.
         let packet_ns = crate::network::wire::Transmitter::time_ns(rate_bps, wire_bytes);
@@ -427,9 +427,9 @@ impl Scenario {
     }
 }
 
-/// Removes the limits of the rate machine: without CNPs it stays at the rate of its link.
-pub(crate) const fn ignore_rates(scalars: &mut Scalars) {
-    (scalars.rpg_min_rate_bps, scalars.rpg_max_rate_bps) = (MIN_RATE_BPS, 0);
+/// Removes the lower limit of the rate machine, as no CNP reduces a rate: any link is fast enough.
+pub(crate) const fn ignore_min_rate(scalars: &mut Scalars) {
+    scalars.rpg_min_rate_bps = MIN_RATE_BPS;
 }
 
 impl Transport {
