@@ -4,8 +4,6 @@ use clap::ValueEnum;
 use dcqcn_common::params::{Config, QUEUE_SOURCE_BACKLOG};
 use serde::{Deserialize, Serialize};
 
-use super::key::nearest;
-
 /// Role of an interface: a preset of on/off parameters, which can also be set individually.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -82,18 +80,14 @@ pub enum XdpModeChoice {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is not one of {}{}", .words.join(", "), super::key::did_you_mean(.nearest.as_deref()))]
+#[error("`{word}` is not one of {}{}", .words.join(", "), super::key::did_you_mean(.word, .words))]
 pub struct UnknownWord {
     word: String,
     words: Vec<String>,
-    nearest: Option<String>,
 }
 
 pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
-    T::from_str(word, false).map_err(|_| {
-        let words = words::<T>();
-        UnknownWord { word: word.to_owned(), nearest: nearest(word, &words), words }
-    })
+    T::from_str(word, false).map_err(|_| UnknownWord { word: word.to_owned(), words: words::<T>() })
 }
 
 pub(crate) fn words<T: ValueEnum>() -> Vec<String> {

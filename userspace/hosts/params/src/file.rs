@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::choice::parse_word;
-use super::key::{Assignment, nearest};
+use super::key::{Assignment, did_you_mean};
 use super::settings::{Settings, SettingsError};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,9 +130,13 @@ impl Reader<'_> {
             self.more += 1;
             return;
         }
+        self.errors.push(FileError { line: self.line(&at), message: message.to_string() });
+    }
+
+    /// The line of a position, from 1.
+    pub fn line(&self, at: &Range<usize>) -> usize {
         let before = self.text.get(..at.start).unwrap_or(self.text);
-        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-        self.errors.push(FileError { line, message: message.to_string() });
+        before.bytes().filter(|byte| *byte == b'\n').count() + 1
     }
 
     /// Parses the settings at the top, outside [`SECTIONS`].
@@ -225,15 +229,13 @@ impl Reader<'_> {
     }
 
     fn unknown(&mut self, name: &str, at: Range<usize>, other_keys: &[&str]) {
-        let message = if name.parse::<super::Key>().is_ok() {
-            format!("`{name}` is a parameter: write it below [{PARAMETERS}]")
-        } else {
-            let known = other_keys.iter().chain(&TOP).chain(&[PARAMETERS]).chain(&TABLES);
-            let known: Vec<&str> = known.copied().collect();
-            let hint = super::key::did_you_mean(nearest(name, &known).as_deref());
-            format!("unknown key `{name}`{hint} (keys are {})", known.join(", "))
-        };
-        self.refuse(at, message);
+        if name.parse::<super::Key>().is_ok() {
+            return self.refuse(at, format_args!("`{name}` is a parameter: write it below [{PARAMETERS}]"));
+        }
+        let known = other_keys.iter().chain(&TOP).chain(&[PARAMETERS]).chain(&TABLES);
+        let known: Vec<&str> = known.copied().collect();
+        let hint = did_you_mean(name, &known);
+        self.refuse(at, format_args!("unknown key `{name}`{hint} (keys are {})", known.join(", ")));
     }
 
     /// Parses parameters called `prefix` plus the key; nested tables append their name and a dot.
@@ -287,7 +289,7 @@ impl Reader<'_> {
     /// Rejects an unknown key of a section with these keys.
     pub fn refuse_key(&mut self, section: &str, key: &Spanned<Cow<'_, str>>, known: &[&str]) {
         let name = key.get_ref();
-        let hint = super::key::did_you_mean(nearest(name, known).as_deref());
+        let hint = did_you_mean(name, known);
         let known = known.join(", ");
         self.refuse(key.span(), format_args!("unknown key `{name}` in [{section}]{hint} (keys are {known})"));
     }
@@ -386,9 +388,11 @@ mod tests {
     fn excess_errors_counted() {
         let many: String = (0..5_000).map(|n| format!("nothing_{n} = 1\n")).collect();
         assert_eq!(parse("c", "a = 1").unwrap_err().more, 0);
-        let refused = parse("c", &many).unwrap_err();
-        assert_eq!((refused.errors.len(), refused.more), (20, 4_980));
-        assert!(refused.to_string().ends_with("\nc: and 4980 more errors"), "{refused}");
+        for text in [many.clone(), format!("[parameters]\n{many}")] {
+            let refused = parse("c", &text).unwrap_err();
+            assert_eq!((refused.errors.len(), refused.more), (20, 4_980));
+            assert!(refused.to_string().ends_with("\nc: and 4980 more errors"), "{refused}");
+        }
     }
 
     #[test]

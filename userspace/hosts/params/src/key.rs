@@ -30,11 +30,8 @@ pub enum Key {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownKey {
-    #[error(
-        "unknown parameter `{name}`{}",
-        .nearest.as_deref().map_or("; `dcqcn config example` lists all".into(), |name| did_you_mean(Some(name)))
-    )]
-    Name { name: String, nearest: Option<String> },
+    #[error("unknown parameter `{name}`{}", hint(.name))]
+    Name { name: String },
     #[error("unknown parameter `{name}`: {table} is numbered 0 to {last}")]
     Row { name: String, table: &'static str, last: usize },
 }
@@ -55,9 +52,33 @@ pub enum SetError {
     Invalid(#[from] Invalid),
 }
 
-/// `: did you mean ...?`, if there is a suggestion.
-pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
-    nearest.map(|name| format!(": did you mean `{name}`?")).unwrap_or_default()
+impl UnknownKey {
+    /// The most similar parameter. Searched on request, because not every error is printed.
+    pub fn nearest(&self) -> Option<String> {
+        match self {
+            Self::Name { name } => nearest_parameter(name),
+            Self::Row { .. } => None,
+        }
+    }
+}
+
+fn nearest_parameter(name: &str) -> Option<String> {
+    nearest(name, Key::all().map(|key| key.to_string()))
+}
+
+fn hint(name: &str) -> String {
+    match nearest_parameter(name) {
+        Some(known) => format!(": did you mean `{known}`?"),
+        None => "; `dcqcn config example` lists all".to_owned(),
+    }
+}
+
+/// `: did you mean ...?`, if one of `names` is similar. Searched when it is written, because not every error is.
+pub(super) fn did_you_mean<T: AsRef<str>>(name: &str, names: &[T]) -> impl fmt::Display {
+    fmt::from_fn(move |f| match nearest(name, names) {
+        Some(known) => write!(f, ": did you mean `{known}`?"),
+        None => Ok(()),
+    })
 }
 
 const MTU_BYTES: u64 = 1_500;
@@ -69,7 +90,7 @@ const MIN_SIMILARITY: f64 = 0.5;
 const MAX_COMPARED: usize = 64;
 
 /// The most similar of `names`, if similar enough. Names that start with `name` are preferred.
-pub(super) fn nearest<T: AsRef<str>>(name: &str, names: impl IntoIterator<Item = T>) -> Option<String> {
+fn nearest<T: AsRef<str>>(name: &str, names: impl IntoIterator<Item = T>) -> Option<String> {
     // The comparison is quadratic in the length, and no name is nearly as long.
     if name.len() > MAX_COMPARED {
         return None;
@@ -296,8 +317,7 @@ fn find<T>(specs: &'static [Spec<T>], key: &str, name: &str) -> Result<&'static 
 }
 
 fn unknown(name: &str) -> UnknownKey {
-    let names = Key::all().map(|key| key.to_string());
-    UnknownKey::Name { name: name.to_owned(), nearest: nearest(name, names) }
+    UnknownKey::Name { name: name.to_owned() }
 }
 
 /// A parameter and its new value, as in `rpg_ai_rate=40mbit`.

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use dcqcn_common::params::{Allowed, Quantity, Unit};
 
-use super::key::{did_you_mean, nearest};
+use super::key::did_you_mean;
 
 /// A text that is not a quantity of its unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,7 @@ impl QuantityError {
             Unit::Switch => &["true", "false"],
             unit => return format!(": {}", expected(unit)),
         };
-        format!(" {}{}", words.join(", "), did_you_mean(nearest(&self.text, words).as_deref()))
+        format!(" {}{}", words.join(", "), did_you_mean(&self.text, words))
     }
 }
 

@@ -80,7 +80,9 @@ impl FromArgMatches for Selection {
             match Key::from_str(&word) {
                 Ok(key) if all || i != 0 => what.keys.push(key),
                 // A word that resembles no parameter is an interface.
-                Err(UnknownKey::Name { nearest: None, .. }) if !all => what.take_ifaces(&word),
+                Err(error @ UnknownKey::Name { .. }) if !all && error.nearest().is_none() => {
+                    what.take_ifaces(&word);
+                }
                 Err(error) if all || i != 0 => {
                     return Err(clap::Error::raw(clap::error::ErrorKind::ValueValidation, error.to_string()));
                 }
