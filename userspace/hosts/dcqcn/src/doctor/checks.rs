@@ -102,6 +102,7 @@ const ALL: &[Check] = &[
     Interface(links::counters_not_read),
     Read(pacer::pauses_without_watchdog),
     Read(pacer::pauses_without_effect),
+    Read(pacer::pauses_after_drops),
     Device(rdma::without_role),
     Hosts(rdma::elsewhere),
     Device(rdma::bypass),

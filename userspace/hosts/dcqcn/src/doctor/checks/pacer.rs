@@ -1,7 +1,7 @@
 //! Enforcement of the flows' rates, and PFC: whether pauses take effect, and whether a watchdog ends storms.
 
 use dcqcn_common::layout::DEFAULT_FLOWS;
-use dcqcn_common::params::{Config, PACER_FQ, QUEUE_SOURCE_BACKLOG};
+use dcqcn_common::params::{Config, PACER_FQ, QUEUE_SOURCE_BACKLOG, QUEUES_NONE};
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::pacer::FqLimits;
 use dcqcn_params::Role;
@@ -276,4 +276,32 @@ pub(super) fn pauses_without_effect(reading: &Reading<'_>) -> Option<Finding> {
     };
     let what = "the neighbour's pauses are enabled, but have no effect";
     Some(Finding::warning("pfc-no-effect", what, format!("{}; {why}", reading.params(&keys))).fix(fix))
+}
+
+/// `pfc-beyond-limit`: with a single sender, the queue already drops packets before a pause has an effect.
+pub(super) fn pauses_after_drops(reading: &Reading<'_>) -> Option<Finding> {
+    let config = &reading.config;
+    // With Ethernet header and one tag, as `attach` computes the default limit.
+    let frame_bytes = u64::from(reading.link()?.mtu) + 18;
+    let enabled = config.pfc.iter().enumerate().filter(|(_, pfc)| pfc.tx != 0);
+    let (priority, tc, limit_bytes, needed_bytes) = enabled
+        .filter_map(|(priority, pfc)| {
+            let queue = pfc.queue as usize;
+            let classes = config.wred.iter().zip(config.tc_to_queue).enumerate();
+            let of_queue = classes.filter(|(_, (_, of))| usize::from(*of) == queue);
+            let (tc, _) = of_queue.max_by_key(|(_, (wred, _))| wred.queue_limit_bytes)?;
+            Some((priority, tc, config.buffer_bytes(queue, frame_bytes), pfc.xoff + pfc.headroom))
+        })
+        .find(|(_, _, limit_bytes, needed_bytes)| needed_bytes > limit_bytes)?;
+    let keys = [
+        format!("pfc.{priority}.xoff"),
+        format!("pfc.{priority}.headroom"),
+        format!("wred.{tc}.queue_limit"),
+    ];
+    let what = format!("the queue of priority {priority} drops packets before a pause can prevent it");
+    let evidence = format!("{}; the queue holds {}", reading.params(&keys), size(limit_bytes));
+    let fix = reading.set(&format!("wred.{tc}.queue_limit={}", size(needed_bytes)))
+        + ", times the number of ports that send at once; or lower `xoff`";
+    (config.scalars.queues != QUEUES_NONE)
+        .then(|| Finding::warning("pfc-beyond-limit", what, evidence).fix(fix))
 }

@@ -317,6 +317,34 @@ fn honoured_pauses_reported() {
 }
 
 #[test]
+fn xoff_beyond_queue_limit_reported() {
+    let sending = |s: &mut Snapshot, xoff: &str, limit: &str| {
+        for (key, value) in [("pfc.3.tx", "on"), ("pfc.3.xoff", xoff), ("wred.3.queue_limit", limit)] {
+            set(s, key, value);
+        }
+        set(s, "queues", "ets");
+    };
+    // The defaults are 50 KB of headroom, and a limit of a thousand frames.
+    for (xoff, limit, fix) in [
+        ("100KB", "90KB", "wred.3.queue_limit=150KB"),
+        ("100KB", "149KB", "wred.3.queue_limit=150KB"),
+        ("20MB", "0", "wred.3.queue_limit=20.05MB"),
+    ] {
+        planted("pfc-beyond-limit", Warning, |s| sending(s, xoff, limit)).has(&[fix]);
+    }
+    absent("pfc-", |s| sending(s, "100KB", "150KB"));
+    absent("pfc-", |s| sending(s, "100KB", "0"));
+    absent("pfc-", |s| {
+        sending(s, "100KB", "90KB");
+        set(s, "pfc.3.tx", "off");
+    });
+    absent("pfc-", |s| {
+        sending(s, "100KB", "90KB");
+        set(s, "queues", "none");
+    });
+}
+
+#[test]
 fn rdma_device_faults_are_found() {
     let hardware = || Rdma { name: "mlx5_0".into(), hardware: Some(true), ..rxe0() };
     planted("rdma-no-role", Warning, |s| {
