@@ -47,8 +47,8 @@ pub(crate) struct ReplayArgs {
     /// Seed of the random sequence. `bmv2` uses its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write the outgoing packets, CNPs included, to this file, in order of departure. `-`: to standard
-    /// output, instead of the lines of JSON.
+    /// Write the outgoing packets, CNPs included, to this file, in order of departure, up to 262,144 bytes of
+    /// each. `-`: to standard output, instead of the lines of JSON.
     #[arg(long, value_name = "OUT.pcap")]
     out: Option<PathBuf>,
     #[command(flatten)]

@@ -366,8 +366,10 @@ fn flow_of_cnp(engine: &dyn Engine, frame: &&[u8], roce: &Roce) -> Result<Option
     Ok(qpn.map(|qpn| FlowId { src: own, receiver: QpId { addr: peer, qpn, vlan } }))
 }
 
-/// Longest packet of the file, bytes: libpcap's limit.
+/// Longest packet of the file, bytes: libpcap's limit. Longer ones are cut to it.
 const SNAPLEN: u32 = 262_144;
+/// Latest time of the file, in 2106; later packets have it too.
+const LAST_NS: u64 = u32::MAX as u64 * 1_000_000_000;
 
 /// A pcap file with nanoseconds.
 struct Departures {
@@ -402,6 +404,7 @@ impl Departures {
     /// A packet departs at `time_ns` since 1970; `cut_off` bytes of it were not captured.
     fn push(&mut self, time_ns: u64, data: &[u8], cut_off: u32) {
         let length = u32::try_from(data.len()).unwrap_or(u32::MAX).saturating_add(cut_off);
+        let data = &data[..data.len().min(SNAPLEN as usize)];
         self.waiting.push(Reverse(Departure { time_ns, number: self.count, length, data: data.to_vec() }));
         self.count += 1;
     }
@@ -410,7 +413,8 @@ impl Departures {
     fn flush_until(&mut self, now_ns: u64) -> PcapResult<()> {
         while self.waiting.peek().is_some_and(|Reverse(next)| next.time_ns <= now_ns) {
             if let Some(Reverse(Departure { time_ns, length, data, .. })) = self.waiting.pop() {
-                self.writer.write_packet(&PcapPacket::new(Duration::from_nanos(time_ns), length, &data))?;
+                let time = Duration::from_nanos(time_ns.min(LAST_NS));
+                self.writer.write_packet(&PcapPacket::new(time, length, &data))?;
             }
         }
         Ok(())

@@ -346,6 +346,14 @@ fn cnps_cut_before_icrc_are_reported() {
 }
 
 #[test]
+fn packet_beyond_pcap_limit_is_cut() {
+    let frames = [vec![1; 300_000], vec![1; 60]];
+    let (_, summary, lengths) = cut(&frames, u32::MAX, Hook::Egress);
+    assert_eq!((summary.packets, summary.not_run, summary.passed), (2, 1, 1));
+    assert_eq!(lengths, [(262_144, 300_000), (60, 60)]);
+}
+
+#[test]
 fn row_describes_verdict() {
     let frames = frames("rc_write.pcap", 270);
     let path = file(&ethernet(&frames));
@@ -462,6 +470,19 @@ fn unordered_capture_is_replayed() {
     let times: Vec<_> = lines.iter().map(|line| line["time_ns"].as_u64().unwrap()).collect();
     let last_ns = BASE_NS + 3_999_999_990_000_000_000;
     assert_eq!(times, [BASE_NS, last_ns, last_ns, last_ns]);
+}
+
+/// After a step back, the replayed time is beyond that of a pcap file.
+#[test]
+fn time_beyond_pcap_limit_is_capped() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = captured_at(&[4_000_000_000, 0, 1_000_000_000].map(Duration::from_secs));
+    let out = directory.path().join("out.pcap");
+    let (_, summary) = replayed(&Options { out: Some(out.clone()), ..options(&path, Hook::Egress) });
+    assert_eq!((summary.packets, summary.clock_steps), (3, 1));
+    let mut capture = Capture::open(&out).unwrap();
+    let last = iter::from_fn(|| capture.next_packet()).last().unwrap().unwrap();
+    assert_eq!(last.time_ns, u64::from(u32::MAX) * 1_000_000_000);
 }
 
 proptest! {
