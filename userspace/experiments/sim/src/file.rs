@@ -23,7 +23,7 @@ use dcqcn_support::file::read_text;
 use toml::de::DeTable;
 
 use super::knobs::SetupError;
-use super::presets::{self, FileGroup, Preset, Setting, Setup};
+use super::presets::{self, FileGroup, FileSetting, Preset, Setting, Setup, refuse_unread};
 use crate::network::workload::{self, Distribution, SizeWeight};
 
 /// A complete example with every kind of entry.
@@ -114,13 +114,14 @@ pub fn read(path: &Path) -> Result<Setup> {
 /// Parses `text` from the file called `name`; `base` is the directory of its flow-size files.
 pub(crate) fn parse(name: &str, text: &str, base: &Path) -> Result<Setup, FileErrors> {
     file::read(name, text, |file, table| {
-        let mut reader = Reader { file, base, setup: Setup::new(Preset::Incast) };
+        let mut reader = Reader { name, file, base, setup: Setup::new(Preset::Incast) };
         reader.top(table);
         reader.setup
     })
 }
 
 struct Reader<'a, 'f> {
+    name: &'a str,
     file: &'a mut file::Reader<'f>,
     base: &'a Path,
     setup: Setup,
@@ -131,6 +132,20 @@ impl Reader<'_, '_> {
         if let Err(error) = result {
             self.file.refuse(at, error);
         }
+    }
+
+    /// Applies a setting outside of the groups.
+    fn set(&mut self, at: Range<usize>, key: &str, text: &str) {
+        self.locate(&at, key, false);
+        let before = self.setup.changes.len();
+        let result = self.setup.set(key, text);
+        self.check(at, result.and_then(|()| refuse_unread(self.setup.changes.iter().skip(before))));
+    }
+
+    fn locate(&mut self, at: &Range<usize>, key: &str, is_of_roce: bool) {
+        let place = format!("{}:{}", self.name, self.file.line(at));
+        let key = presets::long_name(key).to_owned();
+        self.setup.in_file.push(FileSetting { key, is_of_roce, place });
     }
 
     fn top(&mut self, table: &DeTable<'_>) {
@@ -144,8 +159,7 @@ impl Reader<'_, '_> {
                 FLOW_SIZES => self.flow_sizes(value),
                 other => {
                     let Some(text) = self.file.scalar(other, value) else { continue };
-                    let result = self.setup.set(other, &text);
-                    self.check(key.span(), result);
+                    self.set(key.span(), other, &text);
                 }
             }
         }
@@ -163,8 +177,7 @@ impl Reader<'_, '_> {
                 continue;
             }
             let Some(text) = self.file.scalar(&name, value) else { continue };
-            let result = self.setup.set(&name, &text);
-            self.check(key.span(), result);
+            self.set(key.span(), &name, &text);
         }
     }
 
@@ -229,6 +242,7 @@ impl Reader<'_, '_> {
             let mut group = if is_roce { self.setup.roce.clone() } else { self.setup.tcp.clone() };
             let checked = group.set(name, &text);
             self.check(key.span(), checked);
+            self.locate(&key.span(), name, is_roce);
             settings.push(Setting { key: name.to_owned(), text });
         }
         self.setup.groups.push(FileGroup { is_roce, settings, sizes });

@@ -4,7 +4,7 @@ pub mod knobs;
 
 use std::fmt;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
 use dcqcn_params::{Assignment, Key, Profile, Settings, parse_word, word};
@@ -54,6 +54,17 @@ pub struct FileGroup {
     pub settings: Vec<Setting>,
     /// Lengths of messages, from its flow-size file; empty: none.
     pub sizes: Vec<SizeWeight>,
+}
+
+/// Position of a setting in a scenario file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileSetting {
+    /// Name, of a parameter the long one.
+    pub key: String,
+    /// A setting of a `[[roce]]`.
+    pub is_of_roce: bool,
+    /// File and line.
+    pub place: String,
 }
 
 /// Settings of flows.
@@ -140,6 +151,8 @@ pub struct Setup {
     pub changes: Vec<Assignment>,
     /// Names of the settings that were set; those of a file's groups are in `groups`.
     pub given: Vec<String>,
+    /// Those of a file, to name them in errors.
+    pub in_file: Vec<FileSetting>,
     pub series: bool,
 }
 
@@ -165,6 +178,7 @@ impl Setup {
             profile: Profile::Paper,
             changes: Vec::new(),
             given: Vec::new(),
+            in_file: Vec::new(),
             series: false,
         };
         match preset {
@@ -305,6 +319,14 @@ impl Setup {
         Ok(star)
     }
 
+    /// `name`, with its position if it is in a file.
+    fn located(&self, key: &str, name: String) -> String {
+        match self.in_file.iter().find(|setting| setting.key == key) {
+            Some(FileSetting { place, .. }) => format!("{key} ({place})"),
+            None => name,
+        }
+    }
+
     /// Sets the classes of `star` from a file.
     pub(super) fn class_mut(&mut self, class: usize) -> Option<&mut Class> {
         self.star.classes.get_mut(class)
@@ -402,10 +424,12 @@ impl SimulationSetup for Setup {
         let is_of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
         let overrides = |group: &FileGroup| group.settings.iter().any(|setting| setting.key == *key);
         let has_groups = self.groups_of_file(true).next().is_some();
-        ensure!(
-            !is_of_groups || !has_groups || !self.groups_of_file(true).all(overrides),
-            "{key} = {text} has no effect: every [[roce]] group of the file sets {key}; remove it there"
-        );
+        if is_of_groups && has_groups && self.groups_of_file(true).all(overrides) {
+            let of_groups = self.in_file.iter().filter(|setting| setting.is_of_roce && setting.key == *key);
+            let places: Vec<&str> = of_groups.map(|setting| setting.place.as_str()).collect();
+            let places = places.join(", ");
+            bail!("{key} = {text} has no effect: every [[roce]] sets {key} ({places}); remove it there");
+        }
         Ok(self.set(key, text)?)
     }
 
@@ -448,13 +472,15 @@ impl SimulationSetup for Setup {
         let of_groups = self.groups.iter().flat_map(|group| &group.settings).map(|setting| &setting.key);
         let given = |key: &str| self.given.iter().chain(of_groups.clone()).any(|given| given == key);
         let ineffective = knobs.into_iter().filter(|(key, has_effect, _)| !has_effect && given(key));
-        let ineffective = ineffective.map(|(key, _, needs)| (format!("--{key}"), needs.to_owned()));
+        let ineffective =
+            ineffective.map(|(key, _, needs)| (self.located(key, format!("--{key}")), needs.to_owned()));
         let is_ect = |group: &&Group| group.transport.tcp != Some(TcpLaw::Cubic);
         let classes = groups.iter().filter(is_ect).filter(|_| marks).map(|group| group.class);
         let classes: Vec<u8> = classes.collect();
         let of_dcqcn = (!control).then_some(if marks { "--control on" } else { "--classes on" });
         let probe = Some("`sim fabric --recovery probe`");
-        ineffective.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
+        let parameters = parameters_without_effect(&self.changes, of_dcqcn, probe, &classes);
+        ineffective.chain(parameters.map(|(key, needs)| (self.located(&key.clone(), key), needs))).collect()
     }
 }
 
@@ -509,7 +535,7 @@ impl Setup {
         if let Some(knob) = ROCE_KNOBS.iter().find(|knob| knob.key == key) {
             return knob.read(&mut self.roce, text);
         }
-        let name = SHORTHANDS.iter().find(|short| short.0 == key).map_or(key, |short| short.1);
+        let name = long_name(key);
         if name.parse::<Key>().is_err() {
             return Err(unknown(key, setting_names(), "`dcqcn config example` lists the parameters"));
         }
@@ -552,6 +578,11 @@ pub(crate) fn set_class(class: &mut Class, key: &str, text: &str) -> Result<(), 
         Some(knob) => knob.read(class, text),
         None => Err(unknown(key, CLASS_KNOBS.iter().map(|knob| knob.key), "a class has weight and xoff")),
     }
+}
+
+/// The name of a parameter that may have a short one.
+pub(crate) fn long_name(key: &str) -> &str {
+    SHORTHANDS.iter().find(|short| short.0 == key).map_or(key, |short| short.1)
 }
 
 /// Every name of [`Setup::set`] other than parameters.

@@ -81,13 +81,14 @@ fn usage_error_suggests_fix() {
 #[test]
 fn flags_override_file_or_are_rejected() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&file, "link = '10g'\nmtu = 512\n[[roce]]\nflows = 3\n").unwrap();
+    std::fs::write(&file, "link = '10g'\nmtu = 512\n[[roce]]\nflows = 3\n[[tcp]]\nflows = 1\n").unwrap();
     let args = parse(&format!("{} --link 20g --mtu 1KB", file.path().display())).unwrap();
     let star = args.run.setup(args.file.as_deref()).unwrap().star().unwrap();
     assert_eq!((star.port_rate_bps, star.groups[0].transport.payload_bytes), (20_000_000_000, 1_000));
     let args = parse(&format!("{} --flows 4", file.path().display())).unwrap();
     let refused = args.run.setup(args.file.as_deref()).unwrap_err().to_string();
-    assert!(refused.contains("flows = 4 has no effect"), "{refused}");
+    let place = format!("flows = 4 has no effect: every [[roce]] sets flows ({}:4);", file.path().display());
+    assert!(refused.starts_with(&place), "{refused}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::network::workload::Work;
 use crate::network::{Schedule, TcpLaw};
+use crate::sweep::SimulationSetup as _;
 
 fn parse_here(text: &str) -> Result<Setup, FileErrors> {
     parse("a.toml", text, Path::new(""))
@@ -79,6 +80,17 @@ fn errors_have_line_and_expectation() {
         assert!(line.starts_with(expected), "{line}\n{expected}");
     }
     assert_eq!(lines.len(), 10, "{refused}");
+}
+
+#[test]
+fn setting_without_effect_names_line() {
+    let text = "tcp-law = 'dctcp'\nkmax = '1MB'\n[[roce]]\nclass = 4\noutstanding = 4\n";
+    let found = parse_here(text).unwrap().without_effect();
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["outstanding (a.toml:5)", "tcp-law (a.toml:1)", "wred.3.kmax (a.toml:2)"]);
+    let refused =
+        parse_here("flows = 2\n[params]\nlink_rate = '1gbit'\nrpg_gd = 11\n").unwrap_err().to_string();
+    assert_eq!(refused, "a.toml:3: link_rate has no effect in a simulation; omit it");
 }
 
 #[test]
