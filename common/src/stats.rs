@@ -80,7 +80,8 @@ stats! {
     CpNotEctDropped = "cp_not_ect_dropped",
     /// CNPs that cut a flow's rate.
     RpCnpHandled = "rp_cnp_handled",
-    /// CNPs ignored on this interface for any of the reasons below; another one may have handled them.
+    /// CNPs ignored on this interface for any of the reasons below; another one may have handled them. Without
+    /// `rp_enable` they are counted in `roce_cnp_packets` only.
     RpCnpIgnored = "rp_cnp_ignored",
     /// CNPs with a wrong ICRC or invalid fields.
     RpCnpInvalid = "rp_cnp_invalid",
@@ -143,7 +144,8 @@ stats! {
     Uet = "uet_packets",
     /// MAC control frames (ethertype 0x8808): PFC, link pauses and others; passed.
     MacControl = "mac_control_frames",
-    /// Malformed PFC frames: too short, or not sent to 01:80:c2:00:00:01. They have no effect.
+    /// Malformed PFC frames: too short, not sent to 01:80:c2:00:00:01, or with a VLAN tag (one within the packet
+    /// makes it `not_roce`). They have no effect.
     PfcMalformed = "pfc_malformed_frames",
     /// PFC frames without effect, because more than 200,000 arrived in a second.
     PfcLimited = "pfc_limited_frames",
