@@ -13,7 +13,7 @@
 //! - A verified acknowledgement covers everything before it ([`Requester::acknowledged`]). Only a response
 //!   with a correct ICRC advances that PSN.
 //! - Between that PSN and the named one are only READs and atomics. They complete by their responses, not by
-//!   a NAK. The kinds of the last 64 PSNs are those that egress saw: a READ response whose ICRC is not
+//!   a NAK. The kinds of the last 128 PSNs are those that egress saw: a READ response whose ICRC is not
 //!   verified proves nothing.
 //!
 //! Soft-RoCE starts no retransmission by a NAK while another is under way, until an ACK or a READ response arrives
@@ -28,7 +28,9 @@
 //!
 //! Responses of later READs hide that one is missing, as data may use the PSNs between. If the stack
 //! retransmits the READ request, later responses no longer count as progress, for a second: its response may
-//! arrive unseen.
+//! arrive unseen. The stack goes back to the oldest READ that is not answered, so those before the first one
+//! that it retransmits are. A response to it counts only with a correct ICRC: while `started_retry` is set, the
+//! stack ignores all other packets, and nothing else would show that it still waits.
 //!
 //! After Linux 6.1 (seen on 6.12 and 7.3), soft-RoCE ends a QP that receives an ACK while a READ is partly
 //! answered. `check_psn` passes the ACK on, which overwrites `comp.opcode`. The next response is then an
@@ -39,8 +41,8 @@
 //!
 //! The first response to a READ, or that to an atomic, acknowledges the SENDs and WRITEs before it
 //! (9.7.5.1.2), and their own ACK may be lost. Its ICRC is verified where it would advance the acknowledged
-//! PSN, from Linux 6.12 on, as that PSN may be within a READ. Other READ responses end the silence, and make
-//! earlier ACKs stale. A packet that the programs have not seen counts as a SEND.
+//! PSN: before Linux 6.12 only to the start of a READ or atomic, as egress saw it. Other READ responses end the
+//! silence, and make earlier ACKs stale. A packet that the programs have not seen counts as a SEND.
 //!
 //! The egress and ingress programs share this state without a lock, and run on different CPUs. Only ingress
 //! advances the acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a
@@ -220,6 +222,11 @@ pub struct Requester {
     starts_at: u32,
     /// Kinds of the last 64 PSNs: bit n is that of `next` - 1 - n; 1 = SEND, WRITE or unknown, 0 = READ or atomic.
     kinds: u64,
+    /// Those of the 64 before them.
+    older_kinds: u64,
+    /// PSNs of the last 128 that start a READ or atomic, in the same order; 0 = another one, or unknown.
+    starts: u64,
+    older_starts: u64,
     // Written at ingress.
     /// Last response.
     heard_ns: u64,
@@ -326,6 +333,9 @@ impl Requester {
         mtu_once: 0,
         starts_at: NO_PSN,
         kinds: DATA,
+        older_kinds: DATA,
+        starts: 0,
+        older_starts: 0,
         heard_ns: 0,
         gap_ns: 0,
         signalled_ns: 0,
@@ -441,8 +451,13 @@ impl Requester {
     /// First PSN from the acknowledged one on that is not a READ's or atomic's, as far back as known.
     fn first_data(&self) -> u32 {
         let count = distance(self.acknowledged, self.next);
-        let known = if (1..=64).contains(&count) { self.kinds << (64 - count) } else { DATA };
-        plus(self.acknowledged, if known == READS { 0 } else { known.leading_zeros() })
+        let kinds = u128::from(self.older_kinds) << 64 | u128::from(self.kinds);
+        let known = if (1..=128).contains(&count) { kinds << (128 - count) } else { u128::MAX };
+        plus(self.acknowledged, if known == 0 { 0 } else { known.leading_zeros() })
+    }
+
+    fn is_start_of_read(&self, psn: u32) -> bool {
+        SharedRequester(&Cell::new(*self)).is_start_of_read(psn)
     }
 
     /// The probe; see the [module](self). `restarts`: it must start another retransmission. `probes`: those before it.
@@ -461,14 +476,15 @@ impl Requester {
         let is_in_reads = self.has_unanswered_reads()
             && (distance(acknowledged, read_next) >= 0 || self.has_retried_read())
             && distance(read_next, psn) > 0;
-        // The responses so far may have been corrupt.
-        let may_be_corrupt = probes % 3 == 2 && !self.has_retried_read();
-        let rnr = match is_in_reads {
-            _ if may_be_corrupt => acknowledged,
-            true => read_next,
-            false => psn,
+        let rnr = match (probes % 4, self.has_retried_read()) {
+            // The responses so far may have been corrupt.
+            (2, false) => acknowledged,
+            // The response to a READ may have arrived unseen.
+            (3, false) | (2, true) => psn,
+            _ if is_in_reads => read_next,
+            _ => psn,
         };
-        let is_start = |psn| psn == self.starts_at || psn == acknowledged;
+        let is_start = |psn| psn == self.starts_at || psn == acknowledged || self.is_start_of_read(psn);
         let is_fatal = |psn| psn == read_next && !is_start(psn) && !settings.takes_naks_in_reads;
         match restarts && !is_fatal(rnr) {
             true => Action::RnrNak(rnr),

@@ -193,19 +193,12 @@ fn response<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<Response> {
     }
     let psn = Bth::new(s.header(roce.bth())?).psn();
     let opcode = roce.opcode;
-    let is_first = !matches!(
-        opcode,
-        Opcode::RC_ACKNOWLEDGE | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST
-    );
-    if s.env().takes_naks_in_reads()
-        && is_first
-        && syndrome == UNVERIFIED
-        && roce.class == Class::ReadResponse
-    {
+    if syndrome == UNVERIFIED && roce.class == Class::ReadResponse {
+        let takes_naks_in_reads = s.env().takes_naks_in_reads();
         let if_correct = s.env().requester(
             false,
             #[inline(always)]
-            |requester| requester.syndrome_if_correct(psn),
+            |requester| requester.syndrome_if_correct(opcode, psn, takes_naks_in_reads),
         );
         syndrome = if_correct.unwrap_or(UNVERIFIED);
         if syndrome >= VERIFIED && !s.has_correct_icrc(roce) {

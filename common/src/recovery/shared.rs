@@ -51,13 +51,17 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
     requester.on_response(&packet, now_ns).into()
 }
 
+/// Flags of [`dcqcn_acknowledged_end`].
+const IS_FIRST: u64 = 1;
+const TAKES_NAKS_IN_READS: u64 = 2;
+
 /// [`SharedRequester::acknowledged_end`] as a BPF subprogram: [`UNVERIFIED`], or [`VERIFIED`] with that PSN.
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
-extern "C" fn dcqcn_acknowledged_end(requester: *mut Requester, psn: u64) -> u64 {
+extern "C" fn dcqcn_acknowledged_end(requester: *mut Requester, psn: u64, flags: u64) -> u64 {
     // SAFETY: called below with a cell only.
     let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return UNVERIFIED.into() };
-    let end = requester.acknowledged_end(psn as u32);
+    let end = requester.acknowledged_end(psn as u32, flags & IS_FIRST != 0, flags & TAKES_NAKS_IN_READS != 0);
     end.map_or(UNVERIFIED, |end| VERIFIED | end).into()
 }
 
@@ -140,11 +144,15 @@ impl<'a> SharedRequester<'a> {
         dcqcn_on_response(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
     }
 
-    /// [`Response::syndrome`] of a first READ response or atomic acknowledgement, if its ICRC is correct.
-    /// Verified once by the kernel.
+    /// [`Response::syndrome`] of a READ response or atomic acknowledgement, if its ICRC is correct. Verified once
+    /// by the kernel.
     #[inline(always)]
-    pub(crate) fn syndrome_if_correct(self, psn: u32) -> u32 {
-        dcqcn_acknowledged_end(self.0.as_ptr(), psn.into()) as u32
+    pub(crate) fn syndrome_if_correct(self, opcode: Opcode, psn: u32, takes_naks_in_reads: bool) -> u32 {
+        let continues =
+            matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
+        let first = if continues { 0 } else { IS_FIRST };
+        let flags = first | if takes_naks_in_reads { TAKES_NAKS_IN_READS } else { 0 };
+        dcqcn_acknowledged_end(self.0.as_ptr(), psn.into(), flags) as u32
     }
 
     /// Whether to drop a response, as an ACK of requests that a READ response has acknowledged. Verified once
@@ -175,6 +183,9 @@ impl<'a> SharedRequester<'a> {
     fn start(self, psn: u32) {
         set!(self.own_qpn = 0);
         set!(self.kinds = DATA);
+        set!(self.older_kinds = DATA);
+        set!(self.starts = 0);
+        set!(self.older_starts = 0);
         set!(self.next = psn);
         set!(self.read_bytes = 0);
         set!(self.reads_end = psn);
@@ -206,7 +217,7 @@ impl<'a> SharedRequester<'a> {
         let is_far = ahead < -MAX_IN_FLIGHT;
         if is_new || is_far || is_acknowledged && !is_read {
             let (read_next, retrying) = (get!(self.read_next), get!(self.retrying) & AWAITS_READ);
-            let srtt_ns = get!(self.srtt_ns);
+            let (starts_at, srtt_ns) = (get!(self.starts_at), get!(self.srtt_ns));
             self.start(psn);
             if !is_new && !is_far && ahead < 0 {
                 // A retransmission behind an unanswered READ, or the first packet of another QP with the same
@@ -215,7 +226,10 @@ impl<'a> SharedRequester<'a> {
                 set!(self.srtt_ns = srtt_ns);
                 if retrying != 0 && distance(read_next, psn) > 0 {
                     set!(self.read_next = read_next);
+                    set!(self.starts_at = starts_at);
                     set!(self.retrying = retrying);
+                } else if is_answered {
+                    set!(self.retrying = AWAITS_READ);
                 }
                 set!(self.acknowledged = psn);
                 set!(self.own_qpn = own_qpn);
@@ -229,6 +243,8 @@ impl<'a> SharedRequester<'a> {
             // Another QP, or the stack has not accepted those responses. Otherwise it may still process them.
             set!(self.answered = if is_new { before_unseen(psn) } else { psn });
         }
+        // The rest of a READ of unknown length may look like a new one.
+        let is_start = !(is_far || is_read && get!(self.read_bytes) != 0);
         self.close_read(psn, is_read, packet.bytes);
         self.pass_answered(psn);
         let next = get!(self.next);
@@ -241,10 +257,13 @@ impl<'a> SharedRequester<'a> {
         let may_be_rest = is_read && (is_new || ahead > 0);
         if is_answered && !may_be_rest {
             if ahead >= 0 {
-                self.add_read(psn, if is_read { packet.bytes } else { 0 });
-            } else if distance(psn, get!(self.read_next)) >= 0 {
-                // The stack goes back to this READ.
+                self.add_read(psn, if is_read { packet.bytes } else { 0 }, is_start);
+            } else if distance(psn, get!(self.read_next)) >= 0 || get!(self.retrying) & AWAITS_READ == 0 {
+                // The stack goes back to this READ, as all before it have been answered.
                 set!(self.gap_ns = 0);
+                if !is_read || self.is_start_of_read(psn) {
+                    set!(self.starts_at = psn);
+                }
                 set!(self.read_next = psn);
                 set!(self.retrying = get!(self.retrying) | AWAITS_READ);
             }
@@ -334,17 +353,26 @@ impl<'a> SharedRequester<'a> {
     /// Advances `next` past PSNs of one of the `kinds`, or takes it back.
     #[inline(always)]
     fn move_next(self, to: u32, kinds: u64) {
-        let (steps, known) = (distance(get!(self.next), to), get!(self.kinds));
+        let steps = distance(get!(self.next), to);
+        let known = [get!(self.kinds), get!(self.older_kinds)];
+        let starts = [get!(self.starts), get!(self.older_starts)];
         // Until the last store a reader finds data only, so that a probe names the acknowledged PSN, which is safe.
+        set!(self.older_kinds = DATA);
         set!(self.kinds = DATA);
+        set!(self.starts = 0);
+        set!(self.older_starts = 0);
         set!(self.next = to);
         let by = steps.unsigned_abs();
-        let kinds = match by {
-            0..=63 if steps >= 0 => known << by | kinds & !(u64::MAX << by),
-            0..=63 => !(!known >> by),
-            _ if steps > 0 => kinds,
-            _ => DATA,
+        let ([kinds, older_kinds], [starts, older_starts]) = match by {
+            0 => (known, starts),
+            1..=63 if steps > 0 => (pushed(known, by, kinds), pushed(starts, by, 0)),
+            1..=63 => (popped(known, by, DATA), popped(starts, by, 0)),
+            _ if steps > 0 => ([kinds, DATA], [0, 0]),
+            _ => ([DATA, DATA], [0, 0]),
         };
+        set!(self.starts = starts);
+        set!(self.older_starts = older_starts);
+        set!(self.older_kinds = older_kinds);
         set!(self.kinds = kinds);
     }
 
@@ -377,7 +405,7 @@ impl<'a> SharedRequester<'a> {
 
     /// Counts the PSNs of a READ of `bytes`, which uses as many as it has responses, or of an atomic (0 bytes).
     #[inline(always)]
-    fn add_read(self, psn: u32, bytes: u32) {
+    fn add_read(self, psn: u32, bytes: u32, is_start: bool) {
         if !self.has_unanswered_reads() {
             set!(self.starts_at = psn);
             set!(self.read_next = psn);
@@ -392,6 +420,9 @@ impl<'a> SharedRequester<'a> {
         }
         let end = plus(psn, packets);
         self.move_next(end, READS);
+        if is_start && packets <= 64 {
+            set!(self.starts = get!(self.starts) | 1 << (packets - 1));
+        }
         set!(self.reads_end = end);
     }
 
@@ -475,13 +506,13 @@ impl<'a> SharedRequester<'a> {
         has_gap
     }
 
-    /// First PSN that a first READ response or an atomic acknowledgement, if its ICRC is correct, leaves
-    /// unacknowledged; `None` if it would not advance that PSN.
+    /// First PSN that a READ response or an atomic acknowledgement, if its ICRC is correct, leaves
+    /// unacknowledged, or an earlier one if the stack awaits this response; `None` if neither matters.
     ///
-    /// It may be within a READ, so it is for stacks that take NAKs there. However stale these fields are, it
-    /// is not after `psn`.
+    /// It may be within a READ only if the stack takes NAKs there. However stale these fields are, it is not
+    /// after `psn`.
     #[inline(always)]
-    fn acknowledged_end(self, psn: u32) -> Option<u32> {
+    fn acknowledged_end(self, psn: u32, is_first: bool, takes_naks_in_reads: bool) -> Option<u32> {
         let data_end = get!(self.data_end);
         let behind = distance(psn, get!(self.next));
         let known = if behind < 64 { get!(self.kinds) >> (behind & 63) } else { READS };
@@ -492,8 +523,26 @@ impl<'a> SharedRequester<'a> {
             // Those between are READs.
             _ => plus(psn, known.trailing_zeros().wrapping_neg()),
         };
-        let is_progress = get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0;
-        (behind > 0 && is_progress).then_some(end)
+        let is_usable = is_first && (takes_naks_in_reads || self.is_start_of_read(end));
+        let is_progress =
+            is_usable && (get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0);
+        let is_awaited = get!(self.retrying) & AWAITS_READ != 0 && psn == get!(self.read_next);
+        match behind > 0 {
+            true if is_progress => Some(end),
+            // A corrupt one would end the wait.
+            true if is_awaited && get!(self.own_qpn) != 0 => Some(before_unseen(psn)),
+            _ => None,
+        }
+    }
+
+    /// Whether a READ or atomic starts at one of the last 128 PSNs, as far as known.
+    #[inline(always)]
+    pub(super) fn is_start_of_read(self, psn: u32) -> bool {
+        let next = get!(self.next);
+        let behind = distance(psn, next).wrapping_sub(1).cast_unsigned();
+        let bits = if behind < 64 { get!(self.starts) } else { get!(self.older_starts) };
+        // Bits that egress changes meanwhile belong to other PSNs.
+        behind < 128 && bits >> (behind & 63) & 1 != 0 && get!(self.next) == next
     }
 
     /// Advances the acknowledged PSN, unless egress has started another QP meanwhile.
@@ -649,8 +698,20 @@ const fn has_passed(span_ns: u64, then_ns: u64, now_ns: u64) -> bool {
     now_ns.wrapping_sub(then_ns) as i64 >= span_ns as i64
 }
 
+/// Bits of 128 PSNs after `by` others with the bits `new`, 1 to 63.
+#[inline(always)]
+const fn pushed([last, older]: [u64; 2], by: u32, new: u64) -> [u64; 2] {
+    [last << by | new & !(u64::MAX << by), older << by | last >> (64 - by)]
+}
+
+/// Bits of 128 PSNs without the last `by`, 1 to 63; `unknown`: those of earlier ones.
+#[inline(always)]
+const fn popped([last, older]: [u64; 2], by: u32, unknown: u64) -> [u64; 2] {
+    [last >> by | older << (64 - by), older >> by | unknown & !(u64::MAX >> by)]
+}
+
 /// A PSN before all that might have been sent unseen before `psn`.
 #[inline(always)]
-const fn before_unseen(psn: u32) -> u32 {
+pub(super) const fn before_unseen(psn: u32) -> u32 {
     plus(psn, UNSEEN.wrapping_neg())
 }

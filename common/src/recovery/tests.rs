@@ -3,6 +3,7 @@
 extern crate std;
 
 pub(super) mod race;
+mod rxe;
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -37,12 +38,9 @@ impl Requester {
         }
     }
 
-    /// [`Response::syndrome`] of a READ response with a correct ICRC.
+    /// [`Response::syndrome`] of a READ response with a correct ICRC, on Linux 6.12.
     fn read_syndrome(&mut self, opcode: Opcode, psn: u32) -> u32 {
-        match opcode {
-            MIDDLE | LAST => UNVERIFIED,
-            _ => SharedRequester::new(self).syndrome_if_correct(psn),
-        }
+        SharedRequester::new(self).syndrome_if_correct(opcode, psn, true)
     }
 
     /// A READ response with a correct ICRC.
@@ -882,8 +880,7 @@ proptest! {
                 let passes = passes.next();
                 let is_read = opcode != acknowledge;
                 let word = match is_read {
-                    true if takes_naks_in_reads => requester.read_syndrome(opcode, psn(packet)),
-                    true => UNVERIFIED,
+                    true => SharedRequester::new(&mut requester).syndrome_if_correct(opcode, psn(packet), takes_naks_in_reads),
                     false => syndrome.into(),
                 };
                 let response = nak(psn(packet), word);

@@ -177,7 +177,7 @@ fn follow(requester: SharedRequester<'_>, packets: &[Packet], now_ns: u64) {
                 requester.drops(&response, now_ns);
             }
             Answer(opcode, psn) => {
-                let syndrome = requester.syndrome_if_correct(psn);
+                let syndrome = requester.syndrome_if_correct(opcode, psn, true);
                 requester.follow_response(&Response { syndrome, ..read_response(opcode, psn) }, now_ns);
             }
         }
