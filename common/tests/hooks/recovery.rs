@@ -189,3 +189,29 @@ fn stale_ack_is_dropped() {
         assert_eq!(host.count_of(Stat::AckStale), u64::from(verdict == TcVerdict::Drop));
     }
 }
+
+/// The stack awaits the atomic that it has requested again, and discards a corrupt answer.
+#[test]
+fn corrupt_atomic_answer_is_no_progress() {
+    let p = scalars(|s| s.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
+    let with_psn = |roce: Roce, psn| {
+        let mut bytes = roce.frame();
+        (bytes[53], bytes[54]) = (psn, 0x1f);
+        dcqcn_frames::seal(&mut bytes, roce.l3());
+        bytes
+    };
+    let mut host = paired();
+    for (opcode, psn) in [(Opcode::RC_SEND_ONLY, 7), (Opcode::RC_FETCH_ADD, 8), (Opcode::RC_FETCH_ADD, 8)] {
+        host.egress(&p, &with_psn(Roce { opcode, ..REPLY }, psn));
+        host.ingress(&p, &with_psn(ACK, 7));
+    }
+    let answer = with_psn(Roce { opcode: Opcode::RC_ATOMIC_ACKNOWLEDGE, ..DATA }, 8);
+    let mut corrupt = answer.clone();
+    corrupt[57] ^= 1;
+    for (bytes, progress, invalid) in [(&corrupt, (8, 8), 1), (&answer, (8, 9), 0)] {
+        host.take_counted();
+        assert_eq!(host.ingress(&p, bytes).0, TcVerdict::Pass);
+        assert_eq!(host.requesters[&own()].progress(), progress);
+        assert_eq!(host.count_of(Stat::AckInvalid), invalid);
+    }
+}
