@@ -193,7 +193,7 @@ fn response<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<Response> {
     }
     let psn = Bth::new(s.header(roce.bth())?).psn();
     let opcode = roce.opcode;
-    if syndrome == UNVERIFIED {
+    if syndrome == UNVERIFIED && matches!(roce.class, Class::Acknowledge | Class::ReadResponse) {
         let takes_naks_in_reads = s.env().takes_naks_in_reads();
         let if_correct = s.env().requester(
             false,

@@ -215,3 +215,23 @@ fn corrupt_atomic_answer_is_no_progress() {
         assert_eq!(host.count_of(Stat::AckInvalid), invalid);
     }
 }
+
+/// Only responses are verified: the PSN of a request is one of the peer's, and its payload is long.
+#[test]
+fn icrc_of_request_is_not_verified() {
+    let p = answers();
+    let with_psn = |roce: Roce, psn| {
+        let mut bytes = roce.frame();
+        bytes[53] = psn;
+        bytes
+    };
+    let mut host = acknowledged(&p);
+    for psn in [8, 9] {
+        host.egress(&p, &with_psn(Roce { opcode: Opcode::RC_FETCH_ADD, ..REPLY }, psn));
+    }
+    host.take_counted();
+    for psn in 6..10 {
+        host.ingress(&p, &with_psn(Roce { opcode: Opcode::RC_SEND_ONLY, ..DATA }, psn));
+    }
+    assert_eq!(host.count_of(Stat::AckInvalid), 0);
+}
