@@ -594,12 +594,14 @@ impl<'a> SharedRequester<'a> {
                 // The same for the last READ, during SENDs.
                 set!(self.answered = before_unseen(end));
             }
-            // An ACK of a later request does not end the stack's retransmission of a READ.
+            // An ACK of a later request does not end the stack's retransmission of a READ, nor does a NAK, which
+            // the stack ignores meanwhile.
             let read_next = get!(self.read_next);
-            let is_late =
-                self.has_unanswered_reads() && distance(read_next, end) > 0 && self.awaits_read(now_ns);
-            set!(self.retrying = if is_late { AWAITS_READ } else { 0 });
-            if is_late {
+            let awaits = self.has_unanswered_reads() && self.awaits_read(now_ns);
+            let is_late = distance(read_next, end) > 0;
+            let is_kept = awaits && (is_late || syndrome == PSN_SEQUENCE_ERROR);
+            set!(self.retrying = if is_kept { AWAITS_READ } else { 0 });
+            if awaits && is_late {
                 self.on_missing(read_next, now_ns);
             }
         }

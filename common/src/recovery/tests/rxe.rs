@@ -473,6 +473,17 @@ fn requested_again_response_is_not_passed() {
     }
 }
 
+/// A NAK arrives between the READs of a retransmission. The stack ignores it, and awaits the first one.
+#[test]
+fn nak_during_retransmission_passes_no_read() {
+    let mut requester = after_requests([(ATOMIC, 10, 0), (READ, 11, 64), (SEND, 12, 0), (READ, 13, 64)]);
+    requester.receive_correct(ATOMIC_ANSWER, 10);
+    requester.send(12 * MS, [(READ, 11, 64), (SEND, 12, 0)]);
+    requester.on_response(&nak(11, NAK.into()), 12 * MS);
+    requester.send(12 * MS, [(READ, 13, 64)]);
+    assert_eq!(requester.action(NEWER, 99 * MS, NONE, 0), Action::RnrNak(11));
+}
+
 #[test]
 fn data_behind_64_psns_is_named() {
     let mut requester = after_requests([(ATOMIC, 10, 0), (SEND, 11, 0)]);
