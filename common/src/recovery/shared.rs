@@ -509,8 +509,8 @@ impl<'a> SharedRequester<'a> {
     /// First PSN that a READ response or an atomic acknowledgement, if its ICRC is correct, leaves
     /// unacknowledged, or an earlier one if the stack awaits this response; `None` if neither matters.
     ///
-    /// It may be within a READ only if the stack takes NAKs there. However stale these fields are, it is not
-    /// after `psn`.
+    /// It may be within a READ only if the stack processes NAKs there. However stale these fields are, it is
+    /// not after `psn`.
     #[inline(always)]
     fn acknowledged_end(self, psn: u32, is_first: bool, takes_naks_in_reads: bool) -> Option<u32> {
         let data_end = get!(self.data_end);
@@ -541,7 +541,7 @@ impl<'a> SharedRequester<'a> {
         let next = get!(self.next);
         let behind = distance(psn, next).wrapping_sub(1).cast_unsigned();
         let bits = if behind < 64 { get!(self.starts) } else { get!(self.older_starts) };
-        // Bits that egress changes meanwhile belong to other PSNs.
+        // If egress changes `next` at the same time, the bits belong to other PSNs.
         behind < 128 && bits >> (behind & 63) & 1 != 0 && get!(self.next) == next
     }
 
@@ -595,7 +595,7 @@ impl<'a> SharedRequester<'a> {
                 set!(self.answered = before_unseen(end));
             }
             // An ACK of a later request does not end the stack's retransmission of a READ, nor does a NAK, which
-            // the stack ignores meanwhile.
+            // the stack ignores during it.
             let read_next = get!(self.read_next);
             let awaits = self.has_unanswered_reads() && self.awaits_read(now_ns);
             let is_late = distance(read_next, end) > 0;
