@@ -89,6 +89,24 @@ fn port(lab: &Lab, target: u8, transport: Transport) -> Result<String> {
     Ok(port)
 }
 
+/// Loads the initiator so that it registers no memory for blocks of one piece: to retransmit past a registration,
+/// soft-RoCE executes it again, which fails (`rxe_do_local_ops`, `rxe_reg_fast_mr`). Without connections.
+pub fn register_nothing() -> Result<()> {
+    sh("modprobe -r nvme-rdma")?;
+    sh("modprobe nvme-rdma register_always=N").map(drop)
+}
+
+/// Keeps blocks apart: merged ones are in two pieces of memory, which the initiator would register.
+pub fn merge_nothing() -> Result<()> {
+    for disk in fs::read_dir("/sys/block").context("/sys/block")? {
+        let merging = disk.context("/sys/block")?.path().join("queue/nomerges");
+        if merging.to_string_lossy().contains("/nvme") {
+            fs::write(&merging, "2").with_context(|| merging.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
 pub fn name(disk: u8) -> String {
     format!("nqn.2014-08.org.nvmexpress:dcqcn:{disk}")
 }

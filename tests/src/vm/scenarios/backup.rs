@@ -29,6 +29,10 @@ const WITHIN: f64 = 0.05;
 const SHORT: &str = "--set wred.3.queue_limit=100KB --set wred.3.kmin=10KB";
 /// The guide's settings: room for all data in flight, and a higher Kmin, so that the queue is less often empty.
 const DEEP: &str = "wred.3.kmin=100KB wred.3.kmax=400KB wred.3.queue_limit=1MB";
+/// Loss rates: name, packets per lost packet, and bounds with the probe: longest access in ms, minimum relative rate.
+const LOSSES: [(&str, u32, f64, f64); 2] = [("10^-4", 10_000, 500.0, 0.9), ("10^-3", 1_000, 1_000.0, 0.85)];
+/// NVMe-oF's QPs retry without limit.
+const PROBE: &str = "tail_loss_probe=force tail_loss_probe_limit=0";
 const HOSTS: &str = "--profile lab --set link_rate=40mbit --set pfc.3.rx=on";
 
 #[derive(Clone, Copy)]
@@ -138,9 +142,34 @@ impl Bench<'_> {
         let deep = self.row("DCQCN with room", job, &disks)?;
         self.others("DCQCN with room", &disks)?;
         nvme::disconnect(disks)?;
+        self.probed()?;
         drop(daemon);
         self.check(&Rows { tcp, off, classes, paused, on, halves, deep });
         Ok(())
+    }
+
+    /// Loss with the tail-loss probe, and with requests that soft-RoCE can retransmit.
+    fn probed(&mut self) -> Result<()> {
+        nvme::register_nothing()?;
+        for host in FAR.into_iter().chain([NEAR]) {
+            self.lab.on_host(host, &format!("set {{}} {PROBE}"))?;
+        }
+        let _daemon = Background::start("dcqcn run h1 h2 h3")?;
+        let disks = self.connect()?;
+        nvme::merge_nothing()?;
+        let job = small(self.direction.job());
+        fio::fill(&nvme::MEMORY, SMALL_BLOCK_BYTES)?;
+        let clean = self.row("the same and the probe, blocks of 4 KiB", job, &disks)?;
+        for (loss, one_of, longest_ms, rate) in LOSSES {
+            self.lab.lose(&LOSSY, one_of)?;
+            let name = format!("the same, loss of {loss}");
+            let lossy = self.row(&name, job, &disks)?;
+            self.report.at_most(&format!("probe, {name}: longest, ms"), lossy.done.max_ms, longest_ms);
+            let relative = lossy.storage_bps / clean.storage_bps;
+            self.report.at_least(&format!("probe, {name}: rate, of no loss"), relative, rate);
+        }
+        self.lab.lose(&LOSSY, 0)?;
+        nvme::disconnect(disks)
     }
 
     /// Half reads, half writes; then both with blocks of 4 KiB.
@@ -154,7 +183,7 @@ impl Bench<'_> {
     }
 
     fn losses(&mut self, name: &str, disks: &[Disk]) -> Result<()> {
-        for (loss, one_of) in [("10^-4", 10_000), ("10^-3", 1_000)] {
+        for (loss, one_of, ..) in LOSSES {
             self.lab.lose(&LOSSY, one_of)?;
             self.row(&format!("{name}, loss of {loss}"), self.direction.job(), disks)?;
         }

@@ -20,9 +20,6 @@ const LOSSES: [(&str, u32, f64, f64); 2] = [("10^-3", 1_000, 1_000.0, 0.85), ("1
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(TARGET, &Options::default())?;
-    // Otherwise the initiator registers memory for each command. To retransmit, soft-RoCE executes that registration
-    // again, which fails, because the memory is registered already (`rxe_do_local_ops` and `rxe_reg_fast_mr`).
-    sh("modprobe nvme-rdma register_always=N")?;
     for module in ["cls_matchall", "act_gact"] {
         sh(&format!("modprobe {module}"))?;
     }
@@ -30,6 +27,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         lab.root(host, PORT)?;
     }
     nvme::prepare(&lab, &ENDS, ECT)?;
+    nvme::register_nothing()?;
     fio::fill(&DISK, BLOCK_BYTES)?;
     let mut bench = Bench { lab: &lab, report, wrong: 0 };
     for pattern in ["randread", "randwrite"] {
@@ -69,13 +67,7 @@ impl Bench<'_> {
     /// Every loss over one connection.
     fn with(&mut self, pattern: &'static str, name: &str, transport: Transport) -> Result<()> {
         let disks = nvme::connect(self.lab, &ENDS, transport)?;
-        // Merged blocks are in two pieces of memory, which the initiator would register.
-        for disk in fs::read_dir("/sys/block").context("/sys/block")? {
-            let merging = disk.context("/sys/block")?.path().join("queue/nomerges");
-            if merging.to_string_lossy().contains("/nvme") {
-                fs::write(&merging, "2").with_context(|| merging.display().to_string())?;
-            }
-        }
+        nvme::merge_nothing()?;
         // fio ends early if the warm-up reaches the end of the disk.
         let job = Job { pattern, block_bytes: BLOCK_BYTES, depth: 32, settling_s: 2, length_s: 14 };
         let (clean, _) = self.row(&format!("{pattern}, {name}"), job, &disks, None)?;
