@@ -23,4 +23,5 @@ for dir in proc sys dev; do
 done
 mount -t tmpfs run /root/run
 mount -t tmpfs tmp /root/tmp
+echo "dcqcn-vm: BOOTED"
 exec switch_root /root /bin/sh /share/start

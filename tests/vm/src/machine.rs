@@ -12,6 +12,10 @@ use crate::prelude::*;
 /// Final line of the guest, not printed by anything else.
 pub(super) const PASS: &str = "dcqcn-vm: PASS";
 pub(super) const FAIL: &str = "dcqcn-vm: FAIL";
+/// Line of the guest's first program, before any other one runs.
+const BOOTED: &str = "dcqcn-vm: BOOTED";
+/// Starts of a guest whose kernel crashes before [`BOOTED`], as emulated ones sometimes do.
+const STARTS: u32 = 3;
 /// First program after the root file system is mounted, in the shared directory.
 pub(super) const START: &str = "start";
 /// No address randomisation and no mitigations: both only cost time under emulation.
@@ -44,21 +48,31 @@ pub(super) struct Machine<'a> {
 impl Machine<'_> {
     /// Runs the guest, passes each of its lines to `line`, and stops it at the limit; returns its verdict.
     pub(super) fn run(&self, limit: Duration, mut line: impl FnMut(&str)) -> Result<Result<(), String>> {
-        let (_qemu, lines) = self.start()?;
+        let (mut qemu, mut lines) = self.start()?;
+        let mut starts = 1;
+        let mut is_booted = false;
         let until = Instant::now() + limit;
         let failure = loop {
             match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(text) if text == PASS => return Ok(Ok(())),
                 Ok(text) if text == FAIL => break "a check failed".to_owned(),
+                Ok(text) if text == BOOTED => is_booted = true,
                 Ok(text) => line(&text),
                 Err(RecvTimeoutError::Timeout) => {
                     break format!("not completed within {} s; QEMU was stopped", limit.as_secs());
+                }
+                Err(RecvTimeoutError::Disconnected) if !is_booted && starts < STARTS => {
+                    line("the kernel crashed while booting; starting the guest again");
+                    drop(qemu);
+                    (qemu, lines) = self.start()?;
+                    starts += 1;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     break "the guest exited without a result: its kernel or its driver crashed".to_owned();
                 }
             }
         };
+        drop(qemu);
         Ok(Err(failure))
     }
 
