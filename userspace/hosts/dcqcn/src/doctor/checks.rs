@@ -108,6 +108,7 @@ const ALL: &[Check] = &[
     Device(rdma::bypass),
     Device(rdma::traffic_class),
     Device(rdma::timeouts),
+    Host(rdma::nvme_registers),
     Device(rdma::adapter_notification),
     Device(rdma::adapter_reaction),
     Host(host::softnet),

@@ -62,6 +62,9 @@ pub(crate) struct Host {
     /// The busiest CPU's receive processing; `None` in recordings of older versions too.
     #[serde(default)]
     pub receiving: Option<Receiving>,
+    /// `register_always` of nvme-rdma; `None` if it is not loaded, and in recordings of older versions.
+    #[serde(default)]
+    pub nvme_registers: Option<bool>,
 }
 
 /// Receive processing of the CPUs with the longest backlog and with the most softirqs.

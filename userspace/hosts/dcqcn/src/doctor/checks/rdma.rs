@@ -150,6 +150,24 @@ pub(super) fn timeouts(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Optio
     Some(Finding::warning("rdma-timeouts", what, evidence).fix(fix))
 }
 
+/// `nvme-registers`: to retransmit past a registration of memory, soft-RoCE executes it again, which fails
+/// (`rxe_do_local_ops`, `rxe_reg_fast_mr`).
+pub(super) fn nvme_registers(snapshot: &Snapshot) -> Option<Finding> {
+    let device = snapshot.rdma.iter().find(|device| device.hardware == Some(false))?;
+    if snapshot.host.nvme_registers != Some(true) {
+        return None;
+    }
+    let what = format!(
+        "the NVMe initiator registers memory: a retransmission can end its QP on {}, and I/O stalls for 10 to 40 s",
+        device.name
+    );
+    let evidence = "/sys/module/nvme_rdma/parameters/register_always is Y";
+    let fix = "disconnect, `modprobe -r nvme-rdma`, `modprobe nvme-rdma register_always=N` (`options nvme-rdma \
+               register_always=N` in /etc/modprobe.d keeps it), connect, and `echo 2 > \
+               /sys/block/DISK/queue/nomerges`";
+    Some(Finding::warning("nvme-registers", what, evidence).fix(fix))
+}
+
 pub(super) fn adapter_notification(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<Finding> {
     let (marked, marks) = device.grown(CounterMeaning::EcnMarked);
     let (sent, cnps) = device.grown(CounterMeaning::CnpSent);

@@ -38,6 +38,8 @@ pub(super) fn take(notes: &mut Notes) -> Host {
             .and_then(|list| Some(cpus(&list).last()? + 1)),
         softnet: Softnet::read().ok().map(|cpus| [Softnet::sum(&cpus); 2]),
         receiving: None,
+        nvme_registers: value::<char>("/sys/module/nvme_rdma/parameters/register_always")
+            .map(|value| value == 'Y'),
     }
 }
 

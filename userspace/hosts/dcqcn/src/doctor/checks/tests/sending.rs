@@ -430,6 +430,20 @@ fn retransmissions_by_timer_are_reported() {
 }
 
 #[test]
+fn registrations_of_nvme_are_reported() {
+    planted("nvme-registers", Warning, |s| {
+        s.rdma = vec![rxe0()];
+        s.host.nvme_registers = Some(true);
+    })
+    .has(&["on rxe0", "`modprobe nvme-rdma register_always=N`"]);
+    absent("nvme-registers", |s| s.host.nvme_registers = Some(true));
+    absent("nvme-registers", |s| {
+        s.rdma = vec![rxe0()];
+        s.host.nvme_registers = Some(false);
+    });
+}
+
+#[test]
 fn rdma_device_of_other_netns_is_reported() {
     use crate::doctor::snapshot::RdmaElsewhere;
     let (name, command) = ("rxe1".to_owned(), "python3".to_owned());
