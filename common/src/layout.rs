@@ -53,72 +53,47 @@ impl Pair {
 }
 
 /// Index of a timestamp shared by all CPUs.
-#[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Time {
-    /// Last time that a mark became pending at the notification point; 0 = never.
-    NpPending = 0,
-    /// State of the CNP rate limit, as in [`Limit`](crate::limit::Limit).
-    Cnps = 1,
-    /// State of the rate limit for learned pairs, as in [`Limit`](crate::limit::Limit).
-    Pairs = 2,
-    /// State of the rate limit for PFC frames, as in [`Limit`](crate::limit::Limit).
-    Pauses = 3,
-    /// End of the neighbour's pause of priority 0.
-    PausedUntil0 = 4,
-    PausedUntil1 = 5,
-    PausedUntil2 = 6,
-    PausedUntil3 = 7,
-    PausedUntil4 = 8,
-    PausedUntil5 = 9,
-    PausedUntil6 = 10,
-    PausedUntil7 = 11,
-    /// Total pause time of priority 0 up to that end.
-    PausedFor0 = 12,
-    PausedFor1 = 13,
-    PausedFor2 = 14,
-    PausedFor3 = 15,
-    PausedFor4 = 16,
-    PausedFor5 = 17,
-    PausedFor6 = 18,
-    PausedFor7 = 19,
-    /// Priorities in a pause storm, with the time of that report: a [`Storms`](crate::pfc::Storms).
-    Storms = 20,
-    /// State of the rate limit for trimmed packets, as in [`Limit`](crate::limit::Limit).
-    Trims = 21,
-    /// Until when the NP answers ECT packets because this host is congested; see [`crate::host_congestion`].
-    HostCongestedUntil = 22,
-    /// Until when the NP makes no clone, because the egress program did not see the last one.
-    ClonesUnseenUntil = 23,
-}
+pub struct Time(u32);
 
 impl Time {
-    /// End of the neighbour's pause, by priority.
-    pub(crate) const PAUSED_UNTIL: [Self; CLASSES] = [
-        Self::PausedUntil0,
-        Self::PausedUntil1,
-        Self::PausedUntil2,
-        Self::PausedUntil3,
-        Self::PausedUntil4,
-        Self::PausedUntil5,
-        Self::PausedUntil6,
-        Self::PausedUntil7,
-    ];
-    /// Total pause time, by priority.
-    pub(crate) const PAUSED_FOR: [Self; CLASSES] = [
-        Self::PausedFor0,
-        Self::PausedFor1,
-        Self::PausedFor2,
-        Self::PausedFor3,
-        Self::PausedFor4,
-        Self::PausedFor5,
-        Self::PausedFor6,
-        Self::PausedFor7,
-    ];
+    /// Last time that a mark became pending at the notification point; 0 = never.
+    pub const NP_PENDING: Self = Self(0);
+    /// State of the CNP rate limit, as in [`Limit`](crate::limit::Limit).
+    pub const CNPS: Self = Self(1);
+    /// State of the rate limit for learned pairs, as in [`Limit`](crate::limit::Limit).
+    pub const PAIRS: Self = Self(2);
+    /// State of the rate limit for PFC frames, as in [`Limit`](crate::limit::Limit).
+    pub const PAUSES: Self = Self(3);
+    /// Priorities in a pause storm, with the time of that report: a [`Storms`](crate::pfc::Storms).
+    pub const STORMS: Self = Self(20);
+    /// State of the rate limit for trimmed packets, as in [`Limit`](crate::limit::Limit).
+    pub const TRIMS: Self = Self(21);
+    /// Until when the NP answers ECT packets because this host is congested; see [`crate::host_congestion`].
+    pub const HOST_CONGESTED_UNTIL: Self = Self(22);
+    /// Until when the NP makes no clone, because the egress program did not see the last one.
+    pub(crate) const CLONES_UNSEEN_UNTIL: Self = Self(23);
+
+    /// End of the neighbour's pause of a priority, below [`CLASSES`]: 4 to 11.
+    #[inline(always)]
+    pub const fn paused_until(priority: usize) -> Self {
+        Self(4 + priority as u32)
+    }
+
+    /// Total pause time of a priority, below [`CLASSES`], up to that end: 12 to 19.
+    #[inline(always)]
+    pub const fn paused_for(priority: usize) -> Self {
+        Self(12 + priority as u32)
+    }
+
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
 /// Number of [`Time`]s.
-pub const TIMES: u32 = 24;
+pub const TIMES: usize = 24;
 
 /// Source of a pair, the most trusted first; on contradiction the more trusted one takes precedence.
 #[repr(u32)]

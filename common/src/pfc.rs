@@ -15,10 +15,10 @@ pub struct Pause {
 
 impl Pause {
     /// Pause state of all priorities, from the map of timestamps.
-    pub fn all(times_ns: &[u64; TIMES as usize]) -> [Self; CLASSES] {
+    pub fn all(times_ns: &[u64; TIMES]) -> [Self; CLASSES] {
         core::array::from_fn(|priority| Self {
-            until_ns: times_ns[Time::PAUSED_UNTIL[priority] as usize],
-            total_ns: times_ns[Time::PAUSED_FOR[priority] as usize],
+            until_ns: times_ns[Time::paused_until(priority).index()],
+            total_ns: times_ns[Time::paused_for(priority).index()],
         })
     }
 
@@ -94,10 +94,10 @@ mod tests {
 
     #[test]
     fn priorities_have_separate_timers() {
-        let mut times_ns = [0; TIMES as usize];
+        let mut times_ns = [0; TIMES];
         for priority in 0..CLASSES {
-            times_ns[Time::PAUSED_UNTIL[priority] as usize] = 10 + priority as u64;
-            times_ns[Time::PAUSED_FOR[priority] as usize] = 20 + priority as u64;
+            times_ns[Time::paused_until(priority).index()] = 10 + priority as u64;
+            times_ns[Time::paused_for(priority).index()] = 20 + priority as u64;
         }
         for (priority, pause) in (0..).zip(Pause::all(&times_ns)) {
             assert_eq!(pause, Pause { until_ns: 10 + priority, total_ns: 20 + priority });

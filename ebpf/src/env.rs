@@ -26,10 +26,10 @@ use crate::trace::PacketTrace;
 /// The learned pairs are shared by all attachments, and so is the limit of learning.
 #[inline(always)]
 fn time_slot(which: Time) -> Option<*mut u64> {
-    if which as u32 == Time::Pairs as u32 {
+    if which == Time::PAIRS {
         PAIRS_NS.get_ptr_mut(0)
     } else {
-        TIMES_NS.get_ptr_mut(which as u32)
+        TIMES_NS.get_ptr_mut(which.index() as u32)
     }
 }
 

@@ -87,9 +87,9 @@ pub static NP: Array<NpSet> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u3
 
 /// Timestamps shared by all CPUs, indexed by `Time`.
 #[map]
-pub static TIMES_NS: Array<u64> = Array::with_max_entries(TIMES, 0);
+pub static TIMES_NS: Array<u64> = Array::with_max_entries(TIMES as u32, 0);
 
-/// [`Time::Pairs`](dcqcn_common::layout::Time::Pairs) of all attachments that share [`LEARNED`].
+/// [`Time::PAIRS`](dcqcn_common::layout::Time::PAIRS) of all attachments that share [`LEARNED`].
 #[map]
 pub static PAIRS_NS: Array<u64> = Array::with_max_entries(1, 0);
 

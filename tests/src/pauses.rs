@@ -115,7 +115,7 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
     let _control = control(&pair.a)?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let maps = pair.a.attachment("a0")?.maps;
-    let in_storm = || Ok::<_, anyhow::Error>(maps.times()?[Time::Storms as usize] != 0);
+    let in_storm = || Ok::<_, anyhow::Error>(maps.times()?[Time::STORMS.index()] != 0);
     let counted = || pair.a.count("a0", Hook::Egress, Stat::RpPfcHeld);
     let mut qpn = 0x100;
     let mut send = || {

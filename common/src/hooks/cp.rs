@@ -112,7 +112,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
         return Marking::Unmarked;
     }
     if depth_bytes > unqueued_above_bytes && depth_bytes > trim_above(h) {
-        if within(h, Time::Trims, &p.trims) {
+        if within(h, Time::TRIMS, &p.trims) {
             return Marking::Trim;
         }
         h.env().count(Stat::CpTrimLimited);

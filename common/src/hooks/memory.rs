@@ -35,7 +35,7 @@ pub struct Memory {
     pub rp: Vec<RpSet>,
     pub np: Vec<NpSet>,
     pub np_locks: u32,
-    pub times_ns: [u64; TIMES as usize],
+    pub times_ns: [u64; TIMES],
     pub announced_qpns: HashMap<QpId, u32>,
     pub pairs: HashMap<QpId, Pair>,
     pub requesters: HashMap<FlowId, Requester>,
@@ -64,7 +64,7 @@ impl Memory {
             rp: vec![RpSet::EMPTY; rp_sets as usize],
             np: vec![NpSet::EMPTY; np_sets as usize],
             np_locks: 0,
-            times_ns: [0; TIMES as usize],
+            times_ns: [0; TIMES],
             announced_qpns: HashMap::new(),
             pairs: HashMap::new(),
             requesters: HashMap::new(),
@@ -225,10 +225,10 @@ impl<'a> Env<'a> for MemoryEnv<'a> {
         self.memory.np.get_mut(index as usize).map(f)
     }
     fn time(&self, which: Time) -> u64 {
-        self.memory.times_ns[which as usize]
+        self.memory.times_ns[which.index()]
     }
     fn set_time(&mut self, which: Time, at_ns: u64) {
-        self.memory.times_ns[which as usize] = at_ns;
+        self.memory.times_ns[which.index()] = at_ns;
     }
     fn announced_qpn(&self, id: &QpId) -> Option<u32> {
         self.memory.announced_qpns.get(id).copied()

@@ -37,7 +37,7 @@ pub(super) fn is_host_congested<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
     if !p.hot.is_on(Switch::NpHostCongestion) {
         return false;
     }
-    let until_ns = s.env().time(Time::HostCongestedUntil);
+    let until_ns = s.env().time(Time::HOST_CONGESTED_UNTIL);
     until_ns != 0 && s.env().now_ns() < until_ns
 }
 
@@ -97,16 +97,16 @@ const PENDING_SLACK_NS: u64 = PENDING_NS / 10;
 /// Records that the port has a pending mark.
 #[inline(always)]
 fn set_pending<'p, S: Skb<'p>>(s: &mut S, now_ns: u64) {
-    let pending_ns = s.env().time(Time::NpPending);
+    let pending_ns = s.env().time(Time::NP_PENDING);
     if pending_ns == 0 || now_ns.saturating_sub(pending_ns) >= PENDING_SLACK_NS {
-        s.env().set_time(Time::NpPending, now_ns.max(1));
+        s.env().set_time(Time::NP_PENDING, now_ns.max(1));
     }
 }
 
 /// Whether an unmarked packet needs a lookup, because some flow of the port had a pending mark recently.
 #[inline(always)]
 pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
-    let pending_ns = s.env().time(Time::NpPending);
+    let pending_ns = s.env().time(Time::NP_PENDING);
     if pending_ns == 0 || !p.hot.is_on(Switch::NpWindowBoth) {
         return false;
     }
@@ -114,7 +114,7 @@ pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
     let is_recent = s.env().now_ns().saturating_sub(pending_ns) < PENDING_NS.max(mark_ns);
     if !is_recent {
         // Avoids reading the clock for every later packet.
-        s.env().set_time(Time::NpPending, 0);
+        s.env().set_time(Time::NP_PENDING, 0);
     }
     is_recent
 }
@@ -136,10 +136,10 @@ const UNSEEN_NS: u64 = 1_000_000_000;
 fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marked: bool, kind: u32) {
     let now_ns = s.env().now_ns();
     // Checked before the flow's interval starts: a CNP that is not sent must not consume the interval.
-    let cnps_used_up_to_ns = s.env().time(Time::Cnps);
+    let cnps_used_up_to_ns = s.env().time(Time::CNPS);
     // One number, as an `Option` needs two slots on the BPF stack.
     let cnps_used_up_to_ns = match p.cnps.gap_ns {
-        _ if kind != FAST && now_ns < s.env().time(Time::ClonesUnseenUntil) => REFUSED,
+        _ if kind != FAST && now_ns < s.env().time(Time::CLONES_UNSEEN_UNTIL) => REFUSED,
         0 => UNLIMITED,
         _ => p.cnps.admit(cnps_used_up_to_ns, now_ns).unwrap_or(REFUSED),
     };
@@ -197,7 +197,7 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
         return;
     }
     if cnps_used_up_to_ns != UNLIMITED {
-        s.env().set_time(Time::Cnps, cnps_used_up_to_ns);
+        s.env().set_time(Time::CNPS, cnps_used_up_to_ns);
     }
     match s.clone_out(p.port.cnp_mark | kind, kind == FAST) {
         Cloned::Sent => {
@@ -208,7 +208,7 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
         }
         Cloned::Failed => s.env().count(Stat::NpCnpFailed),
         Cloned::Unseen => {
-            s.env().set_time(Time::ClonesUnseenUntil, now_ns + UNSEEN_NS);
+            s.env().set_time(Time::CLONES_UNSEEN_UNTIL, now_ns + UNSEEN_NS);
             s.env().count(Stat::NpCloneUnseen);
         }
     }

@@ -90,7 +90,7 @@ fn learn<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
 /// Stores a pair within the [`LEARNING`] limit, so that forged messages evict valid pairs only slowly.
 #[inline(always)]
 pub(super) fn enter<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
-    if within(h, Time::Pairs, &LEARNING) {
+    if within(h, Time::PAIRS, &LEARNING) {
         h.env().learn_pair(id, pair);
         record(h, p, EventKind::FlowPaired, *id, [pair.qpn.into(), pair.source.into()]);
     } else {

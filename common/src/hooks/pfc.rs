@@ -23,7 +23,7 @@ pub(super) fn receive<'p, H: Host<'p>>(h: &mut H) {
     let pfc = Pfc::new(&bytes);
     let priorities = u32::from(pfc.priorities());
     count(h, priorities);
-    if !within(h, Time::Pauses, &RECEIVE_LIMIT) {
+    if !within(h, Time::PAUSES, &RECEIVE_LIMIT) {
         h.env().count(Stat::PfcLimited);
         return;
     }
@@ -32,7 +32,7 @@ pub(super) fn receive<'p, H: Host<'p>>(h: &mut H) {
     macro_rules! each {
         ($($n:literal)+) => {
             $(if priorities & (1 << $n) != 0 {
-                let (until, total) = (Time::PAUSED_UNTIL[$n], Time::PAUSED_FOR[$n]);
+                let (until, total) = (Time::paused_until($n), Time::paused_for($n));
                 let pause = Pause { until_ns: h.env().time(until), total_ns: h.env().time(total) };
                 let pause = pause.updated(now_ns, p.pauses.duration_ns(pfc.quanta::<$n>()));
                 h.env().set_time(until, pause.until_ns);
@@ -94,7 +94,7 @@ pub(super) fn held_until<'p, H: Host<'p>>(
         return Some(0);
     }
     let priorities = u32::from(p.pauses.of_class[class.tc()]);
-    let storms = Storms::read(h.env().time(Time::Storms), now_ns);
+    let storms = Storms::read(h.env().time(Time::STORMS), now_ns);
     if u32::from(storms.drops) & priorities != 0 {
         return None;
     }
@@ -103,7 +103,7 @@ pub(super) fn held_until<'p, H: Host<'p>>(
     macro_rules! each {
         ($($n:literal)+) => {
             $(if priorities & (1 << $n) != 0 {
-                let paused_ns = h.env().time(Time::PAUSED_UNTIL[$n]);
+                let paused_ns = h.env().time(Time::paused_until($n));
                 if paused_ns > now_ns {
                     until_ns = paused_ns.max(until_ns);
                     h.env().pauses().held[$n] += u64::from(roce.packets);

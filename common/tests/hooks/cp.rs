@@ -309,7 +309,7 @@ fn refused_trim_does_not_fill_virtual_queue() {
     for queue_source in [0, QUEUE_SOURCE_BACKLOG] {
         let p = trimming(|s| s.queue_source = queue_source);
         let mut host = MockHost::with_backlog(4_000);
-        host.set_time(Time::Trims, u64::MAX / 2);
+        host.set_time(Time::TRIMS, u64::MAX / 2);
         for _ in 0..8 {
             host.egress_with(&p, &DATA.frame(), FORWARDED);
         }

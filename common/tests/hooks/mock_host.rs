@@ -77,16 +77,16 @@ impl MockHost {
     }
 
     pub(crate) fn set_time(&mut self, which: Time, at_ns: u64) {
-        self.times_ns[which as usize] = at_ns;
+        self.times_ns[which.index()] = at_ns;
     }
 
     /// The watchdog reports these storms now.
     pub(crate) fn set_storms(&mut self, storms: Storms) {
-        self.set_time(Time::Storms, storms.word(self.now_ns));
+        self.set_time(Time::STORMS, storms.word(self.now_ns));
     }
 
     pub(crate) fn time(&self, which: Time) -> u64 {
-        self.times_ns[which as usize]
+        self.times_ns[which.index()]
     }
 
     pub(crate) fn xdp(&mut self, p: &Params, bytes: &[u8], at: PacketContext) -> (XdpVerdict, PacketOutcome) {

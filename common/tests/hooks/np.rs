@@ -37,11 +37,11 @@ fn first_mark_of_interval_answered() {
     let (p, mut host) = (params(|_| {}), MockHost::new());
     assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
     assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked]);
-    assert_eq!(host.time(Time::NpPending), 0);
+    assert_eq!(host.time(Time::NP_PENDING), 0);
     host.now_ns += INTERVAL_NS - 1;
     assert_eq!(clone_mark(&mut host, &p, &MARKED), None);
     assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked, Stat::NpCnpSuppressed]);
-    assert_eq!(host.time(Time::NpPending), host.now_ns);
+    assert_eq!(host.time(Time::NP_PENDING), host.now_ns);
     host.now_ns += 1;
     assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
     let flow = host.np_flow(&MARKED.id()).copied();
@@ -68,7 +68,7 @@ fn ect_answered_while_host_is_congested() {
     let answered = |p: &Params, roce: &Roce, now_ns| {
         let mut host = MockHost::new();
         host.now_ns = now_ns;
-        host.set_time(Time::HostCongestedUntil, until_ns);
+        host.set_time(Time::HOST_CONGESTED_UNTIL, until_ns);
         clone_mark(&mut host, p, roce).is_some()
     };
     assert!(answered(&p, &DATA, until_ns - 1));
@@ -82,7 +82,7 @@ fn ect_answered_while_host_is_congested() {
 #[test]
 fn host_congestion_answered_once_per_interval() {
     let (p, mut host) = (scalars(|s| s.np_host_congestion = 1), MockHost::new());
-    host.set_time(Time::HostCongestedUntil, u64::MAX);
+    host.set_time(Time::HOST_CONGESTED_UNTIL, u64::MAX);
     let answers = [0, 1, INTERVAL_NS - 2, 1].map(|ns| {
         host.now_ns += ns;
         clone_mark(&mut host, &p, &DATA).is_some()
@@ -152,10 +152,10 @@ fn unmarked_port_reads_no_clock() {
     let pending_ns = host.now_ns;
     host.now_ns = pending_ns + SECOND_NS - 1;
     clone_mark(&mut host, &p, &DATA);
-    assert_eq!(host.time(Time::NpPending), pending_ns);
+    assert_eq!(host.time(Time::NP_PENDING), pending_ns);
     host.now_ns += 1;
     clone_mark(&mut host, &p, &DATA);
-    assert_eq!(host.time(Time::NpPending), 0);
+    assert_eq!(host.time(Time::NP_PENDING), 0);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn mark_at_time_zero_is_pending() {
     host.now_ns = 0;
     clone_mark(&mut host, &p, &MARKED);
     clone_mark(&mut host, &p, &MARKED);
-    assert_eq!(host.time(Time::NpPending), 1);
+    assert_eq!(host.time(Time::NP_PENDING), 1);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn group_and_other_host_not_answered() {
     }
     // An unmarked packet for another host is ignored.
     let mut host = MockHost::new();
-    host.set_time(Time::NpPending, host.now_ns);
+    host.set_time(Time::NP_PENDING, host.now_ns);
     host.ingress_with(&own, &DATA.frame(), PacketContext { is_for_other_host: true, ..HERE });
     assert_eq!(host.counted_once(), [Stat::RoceData]);
 }
@@ -259,7 +259,7 @@ fn live_cnp_interval_is_not_evicted() {
 #[test]
 fn unmarked_packet_of_unknown_flow_ends_early() {
     let (p, mut host) = (params(|_| {}), MockHost::new());
-    host.set_time(Time::NpPending, host.now_ns);
+    host.set_time(Time::NP_PENDING, host.now_ns);
     host.ingress(&p, &DATA.frame());
     assert_eq!((host.counted_once(), host.np_locks), (vec![Stat::RoceData], 0));
     clone_mark(&mut host, &p, &MARKED);
@@ -282,7 +282,7 @@ fn events_recorded_only_if_enabled() {
 #[test]
 fn limited_and_failed_cnps_counted() {
     let (p, mut host) = (params(|_| {}), MockHost::new());
-    host.set_time(Time::Cnps, host.now_ns + p.cnps.burst_ns + 1);
+    host.set_time(Time::CNPS, host.now_ns + p.cnps.burst_ns + 1);
     assert_eq!(clone_mark(&mut host, &p, &MARKED), None);
     assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked, Stat::NpCnpLimited]);
     let unlimited = scalars(|s| s.cnp_rate = 0);
@@ -293,7 +293,7 @@ fn limited_and_failed_cnps_counted() {
     host.ingress_with(&p, &MARKED.frame(), PacketContext { no_clone: Some(Cloned::Failed), ..HERE });
     assert_eq!(host.counted_once(), [Stat::RoceData, Stat::NpEcnMarked, Stat::NpCnpFailed]);
     // Each has used up its time.
-    assert_eq!(host.time(Time::Cnps), host.now_ns + p.cnps.gap_ns);
+    assert_eq!(host.time(Time::CNPS), host.now_ns + p.cnps.gap_ns);
 }
 
 /// A CNP that the limit or the kernel prevented is sent with the next packet, marked or not.
@@ -310,7 +310,7 @@ fn cnp_not_sent_leaves_the_interval_unused() {
             }
             let before_ns = host.np_flow(&MARKED.id()).map_or(0, |flow| flow.last_cnp_ns);
             if no_clone.is_none() {
-                host.set_time(Time::Cnps, used_up(&host));
+                host.set_time(Time::CNPS, used_up(&host));
             }
             host.take_counted();
             host.ingress_with(&p, &MARKED.frame(), PacketContext { no_clone, ..HERE });
@@ -324,7 +324,7 @@ fn cnp_not_sent_leaves_the_interval_unused() {
             let flow = flow.map(|flow| (flow.cnp_sent, flow.pending, flow.last_cnp_ns));
             assert_eq!(flow, Some((sent_before, 1, before_ns)));
             host.now_ns += 1;
-            host.set_time(Time::Cnps, 0);
+            host.set_time(Time::CNPS, 0);
             if no_clone == Some(Cloned::Unseen) {
                 assert_eq!(clone_mark(&mut host, &p, &next), None, "no clone for a second");
                 host.now_ns += SECOND_NS;

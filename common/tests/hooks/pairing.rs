@@ -168,7 +168,7 @@ fn pair_learning_is_rate_limited() {
     let datagram = DATAGRAM.frame();
     for (ahead_ns, is_learned) in [(LEARNING.burst_ns, true), (LEARNING.burst_ns + 1, false)] {
         let mut host = MockHost::new();
-        host.set_time(Time::Pairs, host.now_ns + ahead_ns);
+        host.set_time(Time::PAIRS, host.now_ns + ahead_ns);
         host.egress(&params(|_| {}), &datagram);
         assert_eq!((host.pairs.len(), host.events.len()), (usize::from(is_learned), usize::from(is_learned)));
         assert_eq!(host.count_of(Stat::PairLimited), u64::from(!is_learned));

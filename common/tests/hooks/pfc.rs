@@ -14,15 +14,15 @@ fn pfc_frame_pauses_named_priorities() {
     let (p, mut host) = (params(enable_pfc), MockHost::new());
     let in_pieces = PacketContext { linear_len: 14, ..HERE };
     host.ingress_with(&p, &FRAME.frame(mac(9)), in_pieces);
-    let mut expected = [0; TIMES as usize];
+    let mut expected = [0; TIMES];
     for (until, total, duration_ns) in [
-        (Time::PausedUntil0, Time::PausedFor0, 512),
-        (Time::PausedUntil3, Time::PausedFor3, 512_000),
-        (Time::PausedUntil7, Time::PausedFor7, 0),
+        (Time::paused_until(0), Time::paused_for(0), 512),
+        (Time::paused_until(3), Time::paused_for(3), 512_000),
+        (Time::paused_until(7), Time::paused_for(7), 0),
     ] {
-        (expected[until as usize], expected[total as usize]) = (host.now_ns + duration_ns, duration_ns);
+        (expected[until.index()], expected[total.index()]) = (host.now_ns + duration_ns, duration_ns);
     }
-    expected[Time::Pauses as usize] = host.now_ns + RECEIVE_LIMIT.gap_ns;
+    expected[Time::PAUSES.index()] = host.now_ns + RECEIVE_LIMIT.gap_ns;
     assert_eq!(host.times_ns, expected);
     assert_eq!(host.counters.pause.frames, [1, 0, 0, 1, 0, 0, 0, 1]);
     assert_eq!(host.counted_once(), [Stat::MacControl]);
@@ -36,9 +36,9 @@ fn pause_frames_are_rate_limited() {
     let p = params(enable_pfc);
     for (ahead_ns, is_received) in [(RECEIVE_LIMIT.burst_ns, true), (RECEIVE_LIMIT.burst_ns + 1, false)] {
         let mut host = MockHost::new();
-        host.set_time(Time::Pauses, host.now_ns + ahead_ns);
+        host.set_time(Time::PAUSES, host.now_ns + ahead_ns);
         host.ingress(&p, &FRAME.frame(mac(9)));
-        assert_eq!(host.time(Time::PausedUntil3) != 0, is_received);
+        assert_eq!(host.time(Time::paused_until(3)) != 0, is_received);
         assert_eq!(host.count_of(Stat::PfcLimited), u64::from(!is_received));
         assert_eq!(host.counters.pause.frames, [1, 0, 0, 1, 0, 0, 0, 1], "those too many are counted");
     }
@@ -64,7 +64,7 @@ fn pfc_lookalike_pauses_nothing() {
     for (frame, stripped_vid, malformed) in frames {
         let mut host = MockHost::new();
         host.ingress_with(&p, &frame, PacketContext { stripped_vid, ..HERE });
-        assert_eq!((host.times_ns, host.counters.pause.frames), ([0; TIMES as usize], [0; 8]));
+        assert_eq!((host.times_ns, host.counters.pause.frames), ([0; TIMES], [0; 8]));
         assert_eq!((host.count_of(Stat::MacControl), host.count_of(Stat::PfcMalformed)), (1, malformed));
     }
 }
@@ -72,7 +72,7 @@ fn pfc_lookalike_pauses_nothing() {
 /// A host whose neighbour has paused priority 3 for this long.
 fn paused(duration_ns: u64) -> MockHost {
     let mut host = MockHost::new();
-    host.set_time(Time::PausedUntil3, host.now_ns + duration_ns);
+    host.set_time(Time::paused_until(3), host.now_ns + duration_ns);
     host
 }
 
@@ -95,7 +95,7 @@ fn pause_holds_flows_of_its_queue() {
     assert_eq!(departure_ns(&mut host, &p, &Roce { dscp: 0, ..OTHER }), None);
     assert_eq!(host.count_of(Stat::RpPfcHeld), 1);
     let mut host = MockHost::new();
-    host.set_time(Time::PausedUntil4, until_ns);
+    host.set_time(Time::paused_until(4), until_ns);
     assert_eq!((departure_ns(&mut host, &p, &DATA), host.counters.pause.held), (None, [0; 8]));
 }
 
@@ -104,13 +104,13 @@ fn data_keeps_order_behind_paused_request() {
     let p = params(enable_pfc);
     let mut host = paused(512_000);
     let until_ns = host.now_ns + 512_000;
-    host.set_time(Time::PausedUntil3, 0);
+    host.set_time(Time::paused_until(3), 0);
     host.egress(&p, &DATA.frame());
-    host.set_time(Time::PausedUntil3, until_ns);
+    host.set_time(Time::paused_until(3), until_ns);
     assert_eq!(departure_ns(&mut host, &p, &REQUEST), Some(until_ns));
     assert_eq!((host.count_of(Stat::RpPfcHeld), host.count_of(Stat::RpInOrder)), (1, 1));
     // The pause ends early.
-    host.set_time(Time::PausedUntil3, 0);
+    host.set_time(Time::paused_until(3), 0);
     assert_eq!(departure_ns(&mut host, &p, &DATA), Some(until_ns));
     assert_eq!(departure_ns(&mut host, &p, &REQUEST), Some(until_ns));
 }
@@ -127,7 +127,7 @@ fn credit_does_not_overtake_paused_packets() {
     for roce in [DATA, DATA, REQUEST] {
         assert_eq!(departure_ns(&mut host, &p, &roce), Some(until_ns));
         // The pause ends early.
-        host.set_time(Time::PausedUntil3, 0);
+        host.set_time(Time::paused_until(3), 0);
         host.now_ns += 10;
     }
 }

@@ -322,7 +322,7 @@ fn segments_counted_whatever_delays_them() {
         (|s| (s.rpg_max_rate_bps, s.pacing_horizon_drop) = (10_000_000, 1), |_| {}, &[Stat::RpHorizonDrop]),
         (
             |_| {},
-            |host| host.set_time(Time::PausedUntil3, host.now_ns + 1_000),
+            |host| host.set_time(Time::paused_until(3), host.now_ns + 1_000),
             &[Stat::RpPaced, Stat::RpPfcHeld],
         ),
         (|_| {}, |host| host.set_storms(Storms { forwards: 0, drops: 8 }), &[Stat::PfcWatchdogDrop]),

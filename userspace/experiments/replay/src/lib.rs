@@ -133,7 +133,7 @@ pub struct State {
     /// Connections being set up: an endpoint, with its connection identifier as number, and its QPN; sorted.
     pub cm: Vec<(QpId, u32)>,
     /// Timestamps shared by all CPUs, by `Time`.
-    pub times_ns: [u64; TIMES as usize],
+    pub times_ns: [u64; TIMES],
     /// The event log, oldest first.
     pub events: Vec<Event>,
     pub random: u64,

@@ -459,7 +459,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
             rp: rp.chunks(WAYS).map(|flows| self.rp_set_of(flows)).collect(),
             np: np.chunks(WAYS).map(|flows| self.np_set_of(flows)).collect(),
             cm: Vec::new(),
-            times_ns: [0; TIMES as usize],
+            times_ns: [0; TIMES],
             events: Vec::new(),
             random: 0,
             requesters: Vec::new(),

@@ -92,12 +92,12 @@ impl Engine for Reference {
     }
 
     fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error> {
-        self.memory.times_ns[Time::Storms as usize] = storms.word(now_ns);
+        self.memory.times_ns[Time::STORMS.index()] = storms.word(now_ns);
         Ok(())
     }
 
     fn set_host_congested_until(&mut self, until_ns: u64) -> Result<(), Error> {
-        self.memory.times_ns[Time::HostCongestedUntil as usize] = until_ns;
+        self.memory.times_ns[Time::HOST_CONGESTED_UNTIL.index()] = until_ns;
         Ok(())
     }
 

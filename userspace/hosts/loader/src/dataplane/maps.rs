@@ -310,9 +310,9 @@ impl Maps {
     }
 
     /// Timestamps shared by all CPUs, indexed by `Time`.
-    pub fn times(&self) -> Result<[u64; TIMES as usize], Error> {
-        let mut times: [u64; TIMES as usize] = read_all(|index| self.times.read(index))?;
-        times[Time::Pairs as usize] = self.pairs_ns.read(0)?;
+    pub fn times(&self) -> Result<[u64; TIMES], Error> {
+        let mut times: [u64; TIMES] = read_all(|index| self.times.read(index))?;
+        times[Time::PAIRS.index()] = self.pairs_ns.read(0)?;
         Ok(times)
     }
 
@@ -404,16 +404,16 @@ impl Maps {
     /// Stores the priorities in a storm at `now_ns`; valid for
     /// [`STORM_AGE_NS`](dcqcn_common::pfc::STORM_AGE_NS).
     pub fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error> {
-        self.set_time(Time::Storms, storms.word(now_ns))
+        self.set_time(Time::STORMS, storms.word(now_ns))
     }
 
     /// Stores until when this host counts as congested; 0 = it does not.
     pub fn set_host_congested_until(&mut self, until_ns: u64) -> Result<(), Error> {
-        self.set_time(Time::HostCongestedUntil, until_ns)
+        self.set_time(Time::HOST_CONGESTED_UNTIL, until_ns)
     }
 
     fn set_time(&mut self, which: Time, value: u64) -> Result<(), Error> {
-        self.times.write(which as u32, value)
+        self.times.write(which.index() as u32, value)
     }
 
     /// Preserves the bytes in each queue at `now_ns` (CLOCK_MONOTONIC), when `params` replaced `before`.
