@@ -5,7 +5,7 @@ mod frames;
 use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::{
     bth::{Bth, BthRepr, Opcode, Transport},
-    cm::{Attribute, CommIds, Dreq, Mad, Rep, Req},
+    cm::{Attribute, CommIds, Mad},
     ecn::Ecn,
     eth::{EtherType, Ethernet, EthernetRepr},
     ext::{Aeth, AethRepr, Deth, GSI_Q_KEY, NakCode, Reth, Syndrome},
@@ -204,22 +204,15 @@ fn cm_reveals_both_qps() {
         (server, Attribute::DREP),
     ];
     assert_eq!(kinds, expected);
-    let (req, rep) = (Req::parse(messages[0].1), Rep::parse(messages[1].1));
-    let (rtu, drep) = (CommIds::parse(messages[2].1), CommIds::parse(messages[4].1));
-    let dreq = Dreq::parse(messages[3].1);
-
-    assert_eq!(req.local_gid, *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x01");
-    assert_eq!(req.remote_gid, *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x02");
-    assert_eq!((req.p_key, req.path_mtu), (0xffff, 3));
-    assert_eq!(rep.comm_ids.remote, req.local_comm_id);
-    assert_eq!((rtu.local, rtu.remote), (req.local_comm_id, rep.comm_ids.local));
-    assert_eq!(dreq.comm_ids, rtu);
-    assert_eq!((drep.local, drep.remote), (dreq.comm_ids.remote, dreq.comm_ids.local));
-    assert_eq!(dreq.remote_qpn, rep.local_qpn);
+    let [req, rep, rtu, dreq, drep] = [0, 1, 2, 3, 4].map(|at| CommIds::parse(messages[at].1));
+    assert_eq!((rep.remote, rtu), (req.local, CommIds { local: req.local, remote: rep.local }));
+    assert_eq!((dreq, drep), (rtu, CommIds { local: rtu.remote, remote: rtu.local }));
+    let (client_qpn, server_qpn) = (messages[0].1.req_qpn(), messages[1].1.rep_qpn());
+    assert_eq!(messages[3].1.dreq_qpn(), server_qpn);
 
     // The messages must match the connection's packets.
-    assert!(data_to.contains(&(client, req.local_qpn)) && data_to.contains(&(server, rep.local_qpn)));
+    assert!(data_to.contains(&(client, client_qpn)) && data_to.contains(&(server, server_qpn)));
     for (dst, qpn) in data_to {
-        assert_eq!(qpn, if dst == client { req.local_qpn } else { rep.local_qpn });
+        assert_eq!(qpn, if dst == client { client_qpn } else { server_qpn });
     }
 }

@@ -5,13 +5,13 @@ use std::sync::LazyLock;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE};
 use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
+use dcqcn_common::wire::cm::CommIds;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::pfc::PfcRepr;
 use dcqcn_replay::{Hook, Meta};
 use dcqcn_tests::both::LO;
-use dcqcn_tests::packets::{CmMessage, Roce, cm, req};
+use dcqcn_tests::packets::{CmMessage, Dreq, Rep, Roce, cm, req};
 
 pub(crate) enum Step {
     /// A packet enters a hook.

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use dcqcn_common::classify::{self, Frame, Roce};
 use dcqcn_common::wire::bth::{Bth, Opcode};
-use dcqcn_common::wire::cm::{Dreq, Mad, Rep, Req};
+use dcqcn_common::wire::cm::{CommIds, Mad};
 use dcqcn_common::wire::cnp::{self, Cnp, CnpRepr};
 use dcqcn_common::wire::ext::Deth;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::udp::{self, Udp};
-use dcqcn_tests::packets::CmMessage;
+use dcqcn_tests::packets::{CmMessage, Dreq, Rep, req};
 
 /// Checks packets classified as RoCE.
 pub(crate) fn classify(bytes: &[u8]) {
@@ -50,14 +50,17 @@ fn kinds(roce: &Roce, frame: &&[u8]) {
 /// CNPs and connection management messages.
 pub(crate) fn messages(bytes: &[u8]) {
     if let Some((mad, _)) = Mad::parse(bytes) {
-        let (req, rep, dreq) = (Req::parse(mad), Rep::parse(mad), Dreq::parse(mad));
-        let messages = [CmMessage::Req(req), CmMessage::Rep(rep), CmMessage::Dreq(dreq)];
+        let (comm_ids, qpns) = (CommIds::parse(mad), [mad.req_qpn(), mad.rep_qpn(), mad.dreq_qpn()]);
+        let [local_qpn, replying_qpn, remote_qpn] = qpns;
+        let messages = [
+            CmMessage::Req(req(comm_ids.local, local_qpn)),
+            CmMessage::Rep(Rep { comm_ids, local_qpn: replying_qpn, starting_psn: 1 }),
+            CmMessage::Dreq(Dreq { comm_ids, remote_qpn }),
+        ];
         let written = messages.map(|message| message.datagram(0));
-        let [req_mad, rep_mad, dreq_mad] =
-            written.each_ref().map(|bytes| Mad::parse(bytes).expect("a MAD").0);
-        assert_eq!(Req::parse(req_mad), req);
-        assert_eq!(Rep::parse(rep_mad), rep);
-        assert_eq!(Dreq::parse(dreq_mad), dreq);
+        let [req, rep, dreq] = written.each_ref().map(|bytes| Mad::parse(bytes).expect("a MAD").0);
+        assert_eq!([req.req_qpn(), rep.rep_qpn(), dreq.dreq_qpn()], qpns);
+        assert_eq!((CommIds::parse(req).local, CommIds::parse(rep)), (comm_ids.local, comm_ids));
     }
     if let Some(packet) = bytes.first_chunk::<{ cnp::V4_LEN }>() {
         assert!(cnp::parse_v4(packet).is_none() || icrc::verify(packet), "a valid CNP has a valid ICRC");

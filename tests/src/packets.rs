@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-pub use dcqcn_frames::{CNP_TOS, CmMessage, Roce, cm, mac, req, seal, set_ecn, v4, v6};
+pub use dcqcn_frames::{CNP_TOS, CmMessage, Dreq, Rep, Req, Roce, cm, mac, req, seal, set_ecn, v4, v6};
 use dcqcn_replay::replay::Capture;
 
 pub const OPCODES: std::ops::RangeInclusive<u8> = 0..=255;

@@ -12,7 +12,7 @@ use crate::limit::Limit;
 use crate::params::Params;
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
-use crate::wire::cm::{Attribute, CommIds, Dreq, Mad, Rep, Req};
+use crate::wire::cm::{Attribute, CommIds, Mad};
 use crate::wire::ext::Deth;
 
 /// Rate limit of learning in a network namespace: 1,000 pairs per second, with bursts of 8,192, as when a large job
@@ -39,9 +39,9 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     let attribute = mad.attribute();
     let comm_ids = CommIds::parse(mad);
     let qpn = match attribute {
-        Attribute::REQ => Req::parse(mad).local_qpn,
-        Attribute::REP => Rep::parse(mad).local_qpn,
-        Attribute::DREQ => Dreq::parse(mad).remote_qpn,
+        Attribute::REQ => mad.req_qpn(),
+        Attribute::REP => mad.rep_qpn(),
+        Attribute::DREQ => mad.dreq_qpn(),
         Attribute::DREP | Attribute::REJ | Attribute::RTU | Attribute::MRA => 0,
         _ => return,
     };

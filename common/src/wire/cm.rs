@@ -2,9 +2,9 @@
 //!
 //! CM datagrams are UD SEND only packets between QP1s: BTH, DETH with the GSI Q_Key, then these 256 bytes. A
 //! network element that sees REQ and REP learns both QPs of a connection; RTU marks its start, DREQ and
-//! DREP its end. "Local" and "remote" refer to the message's sender. Only tests write these messages.
+//! DREP its end. "Local" and "remote" refer to the message's sender. Other fields are not read.
 
-use super::{be16, be24, be32, be64, ipv6::Ipv6Addr, sub, view};
+use super::{be16, be24, be32, view};
 
 pub const BASE_VERSION: u8 = 1;
 pub const CLASS_COMMUNICATION_MANAGEMENT: u8 = 0x07;
@@ -40,6 +40,9 @@ view! {
     Mad, 256
 }
 
+// Each getter of a QPN, and `CommIds::parse`, expect a datagram of their message, as checked by `Mad::is_cm` and
+// `Mad::attribute`; for any other they return the bytes at the same offsets.
+
 impl Mad<'_> {
     /// Whether this is a connection management message, of any type.
     #[inline(always)]
@@ -55,6 +58,24 @@ impl Mad<'_> {
     pub const fn attribute(&self) -> Attribute {
         Attribute(be16::<16, _>(self.0))
     }
+
+    /// QPN of a REQ's sender.
+    #[inline(always)]
+    pub const fn req_qpn(&self) -> u32 {
+        be24::<{ HEADER + 32 }, _>(self.0)
+    }
+
+    /// QPN of a REP's sender.
+    #[inline(always)]
+    pub const fn rep_qpn(&self) -> u32 {
+        be24::<{ HEADER + 12 }, _>(self.0)
+    }
+
+    /// QPN of a DREQ's receiver.
+    #[inline(always)]
+    pub const fn dreq_qpn(&self) -> u32 {
+        be24::<{ HEADER + 8 }, _>(self.0)
+    }
 }
 
 /// Both ends' identifiers of a connection being set up; each is unique per host only.
@@ -66,88 +87,10 @@ pub struct CommIds {
     pub remote: u32,
 }
 
-/// Request for a connection. Fields that this project does not use are omitted, as in the messages below.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Req {
-    /// The requester's identifier of the connection.
-    pub local_comm_id: u32,
-    /// Service requested; rdma_cm encodes port space and port here.
-    pub service_id: u64,
-    /// The requester's QPN, 24 bits.
-    pub local_qpn: u32,
-    /// First PSN the requester will send, 24 bits.
-    pub starting_psn: u32,
-    pub p_key: u16,
-    /// Path MTU, encoded, 4 bits: 1 is 256 bytes, 5 is 4096.
-    pub path_mtu: u8,
-    /// The requester's GID; over IPv4, the mapped address.
-    pub local_gid: Ipv6Addr,
-    /// The responder's GID; over IPv4, the mapped address.
-    pub remote_gid: Ipv6Addr,
-    /// Traffic class of the connection's packets.
-    pub traffic_class: u8,
-}
-
-/// Reply to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rep {
-    pub comm_ids: CommIds,
-    /// The responder's QPN, 24 bits.
-    pub local_qpn: u32,
-    /// First PSN the responder will send, 24 bits.
-    pub starting_psn: u32,
-}
-
-/// Disconnect request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dreq {
-    pub comm_ids: CommIds,
-    /// The message receiver's QPN, 24 bits.
-    pub remote_qpn: u32,
-}
-
-// Each `parse` below expects a datagram of its message, as checked by `Mad::is_cm` and `Mad::attribute`; for any other
-// it returns the bytes at the same offsets.
-
 impl CommIds {
-    /// Reads the identifiers of a message of any kind but REQ, which has no remote one yet.
+    /// Reads the identifiers of a message of any kind. A REQ has no remote one yet.
     #[inline(always)]
     pub const fn parse(mad: Mad<'_>) -> Self {
         Self { local: be32::<{ HEADER }, _>(mad.0), remote: be32::<{ HEADER + 4 }, _>(mad.0) }
-    }
-}
-
-impl Rep {
-    #[inline(always)]
-    pub const fn parse(mad: Mad<'_>) -> Self {
-        Self {
-            comm_ids: CommIds::parse(mad),
-            local_qpn: be24::<{ HEADER + 12 }, _>(mad.0),
-            starting_psn: be24::<{ HEADER + 20 }, _>(mad.0),
-        }
-    }
-}
-
-impl Dreq {
-    #[inline(always)]
-    pub const fn parse(mad: Mad<'_>) -> Self {
-        Self { comm_ids: CommIds::parse(mad), remote_qpn: be24::<{ HEADER + 8 }, _>(mad.0) }
-    }
-}
-
-impl Req {
-    #[inline(always)]
-    pub const fn parse(mad: Mad<'_>) -> Self {
-        Self {
-            local_comm_id: be32::<{ HEADER }, _>(mad.0),
-            service_id: be64::<{ HEADER + 8 }, _>(mad.0),
-            local_qpn: be24::<{ HEADER + 32 }, _>(mad.0),
-            starting_psn: be24::<{ HEADER + 44 }, _>(mad.0),
-            p_key: be16::<{ HEADER + 48 }, _>(mad.0),
-            path_mtu: mad.0[HEADER + 50] >> 4,
-            local_gid: *sub::<{ HEADER + 56 }, 16, _>(mad.0),
-            remote_gid: *sub::<{ HEADER + 72 }, 16, _>(mad.0),
-            traffic_class: mad.0[HEADER + 92],
-        }
     }
 }

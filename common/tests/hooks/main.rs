@@ -28,7 +28,7 @@ use dcqcn_common::rate::RpParams;
 use dcqcn_common::recovery::{Action, Settings};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::{BthRepr, Opcode};
-use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
+use dcqcn_common::wire::cm::CommIds;
 use dcqcn_common::wire::cnp::{self, Cnp, CnpRepr};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag, VlanTagRepr};
@@ -36,7 +36,7 @@ use dcqcn_common::wire::ext::{Deth, DethRepr};
 use dcqcn_common::wire::ipv4::header_checksum;
 use dcqcn_common::wire::nak::Macs;
 use dcqcn_common::wire::pfc::PfcRepr;
-use dcqcn_frames::{self as frames, CmMessage, SPORT, mac, v4, v6};
+use dcqcn_frames::{self as frames, CmMessage, Dreq, Rep, SPORT, mac, v4, v6};
 use mock_host::{HERE, MockHost, PORTS, params, scalars, with_bytes};
 use packets::{
     ACK, DATA, DATAGRAM, MARKED, NOT_ECT, OTHER, RECEIVER_QPN, REQUEST, Roce, SECOND_NS, SENDER_QPN,

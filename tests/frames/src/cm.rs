@@ -1,12 +1,36 @@
 //! Connection management messages.
 
+use dcqcn_common::wire::bth::DEFAULT_P_KEY;
 use dcqcn_common::wire::cm::{
-    Attribute, BASE_VERSION, CLASS_COMMUNICATION_MANAGEMENT, CLASS_VERSION, CommIds, Dreq, METHOD_SEND, Mad,
-    Rep, Req,
+    Attribute, BASE_VERSION, CLASS_COMMUNICATION_MANAGEMENT, CLASS_VERSION, CommIds, METHOD_SEND, Mad,
 };
 
 /// Length of the MAD header; field offsets of messages in the standard count from here.
 const HEADER: usize = 24;
+
+/// Request for a connection with a path MTU of 1,024 bytes in the default partition.
+#[derive(Clone, Copy, Debug)]
+pub struct Req {
+    pub local_comm_id: u32,
+    pub service_id: u64,
+    pub local_qpn: u32,
+    pub starting_psn: u32,
+}
+
+/// Reply to a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Rep {
+    pub comm_ids: CommIds,
+    pub local_qpn: u32,
+    pub starting_psn: u32,
+}
+
+/// Disconnect request.
+#[derive(Clone, Copy, Debug)]
+pub struct Dreq {
+    pub comm_ids: CommIds,
+    pub remote_qpn: u32,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub enum CmMessage {
@@ -44,11 +68,8 @@ impl CmMessage {
                 put(8, &req.service_id.to_be_bytes());
                 put(32, &be24(req.local_qpn));
                 put(44, &be24(req.starting_psn));
-                put(48, &req.p_key.to_be_bytes());
-                put(50, &[req.path_mtu << 4]);
-                put(56, &req.local_gid);
-                put(72, &req.remote_gid);
-                put(92, &[req.traffic_class]);
+                put(48, &DEFAULT_P_KEY.to_be_bytes());
+                put(50, &[3 << 4]);
                 (Attribute::REQ, CommIds { local: req.local_comm_id, remote: 0 })
             }
             Self::Mra { comm_ids, message, service_timeout } => {

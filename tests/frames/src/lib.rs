@@ -4,10 +4,10 @@
 
 mod cm;
 
-pub use cm::CmMessage;
+pub use cm::{CmMessage, Dreq, Rep, Req};
 use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
-use dcqcn_common::wire::cm::{Mad, Req};
+use dcqcn_common::wire::cm::Mad;
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr, VlanTag, VlanTagRepr};
 use dcqcn_common::wire::ext::{Deth, DethRepr};
@@ -216,17 +216,7 @@ pub fn set_ecn(frame: &mut [u8], ecn: Ecn) {
 
 /// A connection request as sent by `rping`, from identifier `local_comm_id` and QP `local_qpn`.
 pub const fn req(local_comm_id: u32, local_qpn: u32) -> Req {
-    Req {
-        local_comm_id,
-        service_id: 0x0106_1b58,
-        local_qpn,
-        starting_psn: 1,
-        p_key: 0xffff,
-        path_mtu: 3,
-        local_gid: [0; 16],
-        remote_gid: [0; 16],
-        traffic_class: 0,
-    }
+    Req { local_comm_id, service_id: 0x0106_1b58, local_qpn, starting_psn: 1 }
 }
 
 /// A connection management message from host `src` to host `dst`, from QP1 to QP1.

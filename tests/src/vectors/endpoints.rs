@@ -1,14 +1,14 @@
 //! Endpoints: fast CNPs, and connections that are set up and closed.
 
 use dcqcn_common::classify::QP_GSI;
-use dcqcn_common::wire::cm::{Attribute, Dreq, Mad, Req};
+use dcqcn_common::wire::cm::{Attribute, Mad};
 use dcqcn_common::wire::ext::Deth;
 
 use super::parts::{
     ANSWERS, CNP_TOS, LEARNS, MARKS, START_US, THRESHOLDS, named, other, short, step, vector,
 };
 use super::{Step, Vector};
-use crate::packets::seal;
+use crate::packets::{Dreq, Req, seal};
 use crate::prelude::*;
 
 /// A switch answers its own marks, unless a host behind the port sent the packet.

@@ -1,10 +1,9 @@
 //! Packets of untrusted senders: forged ends and takeovers of connections, and unwanted CNPs.
 
-use dcqcn_common::wire::cm::{Dreq, Req};
-
 use super::endpoints::management;
 use super::parts::{ANSWERS, CNP_TOS, LEARNS, MARKS, START_US, THRESHOLDS, named, short, step, vector};
 use super::{Step, Vector};
+use crate::packets::{Dreq, Req};
 use crate::prelude::*;
 
 /// Only the peer of a connection can end it; the sender of the reply to a request is the peer.

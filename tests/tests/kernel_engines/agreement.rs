@@ -13,11 +13,10 @@ use dcqcn_common::params::{
 use dcqcn_common::pfc::{STORM_AGE_NS, Storms};
 use dcqcn_common::recovery::{Action, Requester, Settings};
 use dcqcn_common::rng;
-use dcqcn_common::wire::cm::Dreq;
 use dcqcn_common::wire::pfc::PfcRepr;
 use dcqcn_replay::{State, Verdict};
 use dcqcn_tests::both::{Both, count};
-use dcqcn_tests::packets::{OPCODES, capture, set_ecn};
+use dcqcn_tests::packets::{Dreq, OPCODES, capture, set_ecn};
 use dcqcn_tests::prelude::*;
 
 use super::{CAPTURES, HOOKS};

@@ -1,7 +1,7 @@
 //! The attacks, with their bounds.
 
-use dcqcn_common::wire::cm::Dreq;
 use dcqcn_common::wire::udp;
+use dcqcn_tests::packets::Dreq;
 use dcqcn_tests::prelude::*;
 
 use crate::testbed::{CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed, Victim};
