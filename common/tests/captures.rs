@@ -109,7 +109,7 @@ fn writes_are_data_acks_are_not() {
 
     for frame in &frames {
         let Packet { bth, body, .. } = dissect(frame);
-        assert_eq!(bth.opcode.transport(), Transport::Rc);
+        assert!(bth.opcode.is_of(Transport::Rc));
         assert_eq!(bth.opcode.is_data(), !bth.opcode.is_response());
         let payload = body.len() - bth.opcode.ext_len();
         match bth.opcode {
@@ -181,7 +181,7 @@ fn cm_reveals_both_qps() {
     let mut data_to = Vec::new();
     for frame in &frames {
         let Packet { ip, bth, body } = dissect(frame);
-        if bth.opcode.transport() != Transport::Ud {
+        if !bth.opcode.is_of(Transport::Ud) {
             data_to.push((ip.dst, bth.dest_qpn));
             continue;
         }

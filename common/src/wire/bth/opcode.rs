@@ -18,10 +18,6 @@ pub enum Transport {
     Cnp = 4,
     /// Extended reliable connection.
     Xrc = 5,
-    /// Not assigned.
-    Reserved = 6,
-    /// Reserved for manufacturers.
-    Manufacturer = 7,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,20 +128,6 @@ impl Opcode {
             0x81 => "CNP",
             code if self.is_known() => NAMES[(code >> 5) as usize][(code & 0x1f) as usize],
             _ => "UNKNOWN",
-        }
-    }
-
-    #[inline(always)]
-    pub const fn transport(self) -> Transport {
-        match self.0 >> 5 {
-            0 => Transport::Rc,
-            1 => Transport::Uc,
-            2 => Transport::Rd,
-            3 => Transport::Ud,
-            4 => Transport::Cnp,
-            5 => Transport::Xrc,
-            6 => Transport::Reserved,
-            _ => Transport::Manufacturer,
         }
     }
 
@@ -290,7 +272,7 @@ impl Opcode {
     }
 
     #[inline(always)]
-    pub(super) const fn is_of(self, transport: Transport) -> bool {
+    pub const fn is_of(self, transport: Transport) -> bool {
         self.0 >> 5 == transport as u8
     }
 

@@ -132,7 +132,7 @@ fn constants() -> String {
         } else {
             "KIND_CONTROL"
         };
-        let datagram = u8::from(opcode.transport() == Transport::Ud);
+        let datagram = u8::from(opcode.is_of(Transport::Ud));
         let (sequenced, stream) = (u8::from(class.is_sequenced()), class.stream() as u8);
         let ext_bytes = opcode.ext_len();
         format!("{:#04x}: set_kind({kind}, {datagram}, {sequenced}, {stream}, {ext_bytes});", opcode.0)
