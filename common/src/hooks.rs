@@ -32,7 +32,7 @@ pub use host::{
     CUT_HEADER, Cloned, Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict, set_ce, set_tos_and_len,
 };
 pub use htb::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, htb_minor, htb_slot};
-pub use np::{CNP_TTL, is_between_hosts, np_flow_id};
+pub use np::{is_between_hosts, np_flow_id};
 pub use pairing::LEARNING;
 pub use pfc::RECEIVE_LIMIT;
 

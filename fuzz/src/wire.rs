@@ -68,11 +68,11 @@ pub(crate) fn messages(bytes: &[u8]) {
     if let Some(packet) = bytes.first_chunk::<{ cnp::V6_LEN }>() {
         assert!(cnp::parse_v6(packet).is_none() || icrc::verify(packet), "a valid CNP has a valid ICRC");
     }
-    if let Some(&[a, b, c, d, e, f, g, h, tos, ttl, has_hint, bit]) = bytes.first_chunk() {
+    if let Some(&[a, b, c, d, e, f, g, h, tos, _, has_hint, bit]) = bytes.first_chunk() {
         let qpn = u32::from_be_bytes([0, c, d, e]);
         let other = u32::from_be_bytes([0, f, g, h]);
         let hint = if has_hint & 1 == 0 { cnp::NO_HINT } else { other };
-        check_cnp(&CnpRepr { udp_sport: u16::from_be_bytes([a, b]), dest_qpn: qpn, hint, tos, ttl }, bit);
+        check_cnp(&CnpRepr { udp_sport: u16::from_be_bytes([a, b]), dest_qpn: qpn, hint, tos }, bit);
     }
 }
 

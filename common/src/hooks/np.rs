@@ -17,9 +17,6 @@ use crate::wire::udp::{Udp, UdpRepr};
 /// Lowest bit of the private mark: the clone was made by a CP (fast CNP), not by the receiver's NP.
 pub(super) const FAST: u32 = 1;
 
-/// TTL and hop limit of CNPs.
-pub const CNP_TTL: u8 = 64;
-
 /// Whether both addresses of the packet belong to single hosts.
 ///
 /// Only then can a CNP use them with source and destination swapped.
@@ -319,7 +316,6 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, fast: bool
         dest_qpn,
         hint,
         tos: ecn::tos(p.hot.cnp_dscp, Ecn::NOT_ECT),
-        ttl: CNP_TTL,
     };
     let pcp = p.hot.cnp_802p_prio;
     s.set_tag_priority(pcp);

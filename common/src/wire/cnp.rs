@@ -56,8 +56,6 @@ pub struct CnpRepr {
     pub hint: u32,
     /// DSCP (switches usually give 48 the highest priority) and ECN. CNPs are never marked, whatever the ECN bits.
     pub tos: u8,
-    /// TTL or hop limit.
-    pub ttl: u8,
 }
 
 /// Content of a valid CNP.
@@ -79,23 +77,10 @@ fn opaque_reference<const N: usize>(packet: &mut [u8; N]) -> &[u8; N] {
 
 /// Writes a CNP over IPv4, with header checksum and ICRC.
 ///
-/// `src` is the receiver of the marked data, `dst` its sender. DF is set and the identification is 0, which
-/// RFC 6864 allows for packets that are never fragmented.
+/// `src` is the receiver of the marked data, `dst` its sender.
 #[inline(always)]
 pub fn emit_v4(out: &mut [u8; V4_LEN], src: Ipv4Addr, dst: Ipv4Addr, cnp: &CnpRepr) {
-    let ip = Ipv4Repr {
-        tos: cnp.tos,
-        total_len: V4_LEN as u16,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        ttl: cnp.ttl,
-        protocol: udp::IP_PROTOCOL,
-        src,
-        dst,
-    };
-    ip.emit(sub_mut::<0, { Ipv4::LEN }, _>(out));
+    Ipv4Repr::of_udp(cnp.tos, src, dst, UDP_LEN as u16).emit(sub_mut::<0, { Ipv4::LEN }, _>(out));
     emit_udp(sub_mut::<{ Ipv4::LEN }, UDP_LEN, _>(out), cnp);
     let crc = icrc_v4(opaque_reference(out));
     *sub_mut::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
@@ -108,16 +93,7 @@ pub fn emit_v4(out: &mut [u8; V4_LEN], src: Ipv4Addr, dst: Ipv4Addr, cnp: &CnpRe
 /// would, as RFC 6935 and RFC 6936 argue for tunnels.
 #[inline(always)]
 pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRepr) {
-    let ip = Ipv6Repr {
-        traffic_class: cnp.tos,
-        flow_label: 0,
-        payload_len: UDP_LEN as u16,
-        next_header: udp::IP_PROTOCOL,
-        hop_limit: cnp.ttl,
-        src,
-        dst,
-    };
-    ip.emit(sub_mut::<0, { Ipv6::LEN }, _>(out));
+    Ipv6Repr::of_udp(cnp.tos, src, dst, UDP_LEN as u16).emit(sub_mut::<0, { Ipv6::LEN }, _>(out));
     emit_udp(sub_mut::<{ Ipv6::LEN }, UDP_LEN, _>(out), cnp);
     let crc = icrc_v6(opaque_reference(out));
     *sub_mut::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
@@ -268,7 +244,7 @@ mod tests {
 
     const SRC: Ipv4Addr = [10, 0, 17, 1];
     const DST: Ipv4Addr = [10, 0, 18, 1];
-    const CONNECTX4: CnpRepr = CnpRepr { udp_sport: 0, dest_qpn: 0x118, hint: NO_HINT, tos: 0xc2, ttl: 64 };
+    const CONNECTX4: CnpRepr = CnpRepr { udp_sport: 0, dest_qpn: 0x118, hint: NO_HINT, tos: 0xc2 };
 
     #[test]
     fn lengths_match_the_wire() {

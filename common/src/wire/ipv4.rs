@@ -7,6 +7,9 @@ pub type Ipv4Addr = [u8; 4];
 
 pub const CHECKSUM_AT: usize = 10;
 
+/// TTL, and hop limit, of packets that the project makes.
+pub const TTL: u8 = 64;
+
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
@@ -78,7 +81,10 @@ impl Ipv4<'_> {
 }
 
 impl Ipv4Repr {
-    /// Header of a UDP datagram of `udp_len` bytes, with DF set.
+    /// Header of a UDP datagram of `udp_len` bytes.
+    ///
+    /// DF is set and the identification is 0, which RFC 6864 allows for packets that are never fragmented.
+    #[inline(always)]
     pub const fn of_udp(tos: u8, src: Ipv4Addr, dst: Ipv4Addr, udp_len: u16) -> Self {
         Self {
             tos,
@@ -87,7 +93,7 @@ impl Ipv4Repr {
             dont_fragment: true,
             more_fragments: false,
             fragment_offset: 0,
-            ttl: 64,
+            ttl: TTL,
             protocol: super::udp::IP_PROTOCOL,
             src,
             dst,

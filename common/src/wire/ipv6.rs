@@ -1,6 +1,6 @@
 //! The IPv6 base header (RFC 8200).
 
-use super::{be32, header, load, put16, put32, sub, sub_mut};
+use super::{be32, header, ipv4, load, put16, put32, sub, sub_mut};
 
 /// An IPv6 address in wire order.
 pub type Ipv6Addr = [u8; 16];
@@ -53,13 +53,14 @@ impl Ipv6<'_> {
 
 impl Ipv6Repr {
     /// Header of a UDP datagram of `udp_len` bytes.
+    #[inline(always)]
     pub const fn of_udp(traffic_class: u8, src: Ipv6Addr, dst: Ipv6Addr, udp_len: u16) -> Self {
         Self {
             traffic_class,
             flow_label: 0,
             payload_len: udp_len,
             next_header: super::udp::IP_PROTOCOL,
-            hop_limit: 64,
+            hop_limit: ipv4::TTL,
             src,
             dst,
         }

@@ -96,11 +96,11 @@ fn syndrome() -> impl Strategy<Value = Syndrome> {
 
 prop_compose! {
     fn cnp_repr()(
-        (udp_sport, tos, ttl) in any::<(u16, u8, u8)>(),
+        (udp_sport, tos) in any::<(u16, u8)>(),
         dest_qpn in u24(),
         hint in prop_oneof![Just(NO_HINT), u24()],
     ) -> CnpRepr {
-        CnpRepr { udp_sport, dest_qpn, hint, tos, ttl }
+        CnpRepr { udp_sport, dest_qpn, hint, tos }
     }
 }
 
@@ -182,13 +182,13 @@ proptest! {
 
     #[test]
     fn cnp_over_ipv4_round_trips(repr in cnp_repr(), src: [u8; 4], dst: [u8; 4]) {
-        let CnpRepr { udp_sport, dest_qpn, hint, tos, ttl } = repr;
+        let CnpRepr { udp_sport, dest_qpn, hint, tos } = repr;
         let mut packet = [0xa5; cnp::V4_LEN];
         cnp::emit_v4(&mut packet, src, dst, &repr);
         prop_assert_eq!(cnp::parse_v4(&packet), Some(Cnp { dest_qpn, hint }));
         prop_assert!(icrc::verify(&packet));
         let (ip, rest) = Ipv4::parse(&packet).unwrap();
-        prop_assert_eq!((ip.src(), ip.dst(), ip.tos(), ip.ttl()), (src, dst, tos, ttl));
+        prop_assert_eq!((ip.src(), ip.dst(), ip.tos()), (src, dst, tos));
         prop_assert!(ip.dont_fragment() && !ip.is_fragment());
         let (udp, _) = Udp::parse(rest).unwrap();
         prop_assert_eq!((udp.src_port(), udp.checksum()), (udp_sport, 0));
@@ -196,13 +196,13 @@ proptest! {
 
     #[test]
     fn cnp_over_ipv6_round_trips(repr in cnp_repr(), src: [u8; 16], dst: [u8; 16]) {
-        let CnpRepr { udp_sport, dest_qpn, hint, tos, ttl } = repr;
+        let CnpRepr { udp_sport, dest_qpn, hint, tos } = repr;
         let mut packet = [0xa5; cnp::V6_LEN];
         cnp::emit_v6(&mut packet, src, dst, &repr);
         prop_assert_eq!(cnp::parse_v6(&packet), Some(Cnp { dest_qpn, hint }));
         prop_assert!(icrc::verify(&packet));
         let (ip, rest) = Ipv6::parse(&packet).unwrap();
-        prop_assert_eq!((ip.src(), ip.dst(), ip.traffic_class(), ip.hop_limit()), (src, dst, tos, ttl));
+        prop_assert_eq!((ip.src(), ip.dst(), ip.traffic_class()), (src, dst, tos));
         let (udp, _) = Udp::parse(rest).unwrap();
         prop_assert_eq!((udp.src_port(), udp.checksum()), (udp_sport, 0));
     }

@@ -103,7 +103,7 @@ impl Roce {
         let (src, dst) = self.ends();
         let hint = if qpn.is_some() { cnp::NO_HINT } else { self.dest_qpn };
         let tos = ecn::tos(48, Ecn::NOT_ECT);
-        let repr = CnpRepr { udp_sport: SPORT, dest_qpn: qpn.unwrap_or(0), hint, tos, ttl: 64 };
+        let repr = CnpRepr { udp_sport: SPORT, dest_qpn: qpn.unwrap_or(0), hint, tos };
         frames::cnp_packet(self.link((mac(dst), mac(src))), self.v6, (dst, src), &repr)
     }
 }

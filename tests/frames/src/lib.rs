@@ -143,7 +143,6 @@ impl Roce {
             dest_qpn: sender_qpn.unwrap_or(0),
             hint: if sender_qpn.is_some() { cnp::NO_HINT } else { self.dest_qpn },
             tos,
-            ttl: 64,
         };
         let back = link(mac(self.src), mac(self.dst), &self.tags, self.v6);
         cnp_packet(back, self.v6, (self.dst, self.src), &repr)

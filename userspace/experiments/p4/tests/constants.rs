@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use dcqcn_common::classify::QP_GSI;
-use dcqcn_common::hooks::{CNP_TTL, LEARNING};
+use dcqcn_common::hooks::LEARNING;
 use dcqcn_common::layout::PairSource;
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START};
 use dcqcn_common::rate::{self, COARSE_MAX, COARSE_SHIFT, COARSE_STEPS};
@@ -14,7 +14,7 @@ use dcqcn_common::wire::cm::{self, Attribute, Mad};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag};
 use dcqcn_common::wire::ext::Deth;
-use dcqcn_common::wire::ipv4::Ipv4;
+use dcqcn_common::wire::ipv4::{self, Ipv4};
 use dcqcn_common::wire::ipv6::{self, Ipv6};
 use dcqcn_common::wire::udp::{self, Udp};
 use dcqcn_common::wire::{cnp, icrc};
@@ -67,7 +67,7 @@ fn constants() -> String {
 
     text.push_str("\n// CNPs, and what one interval is kept for.\n");
     text += &bit(16, "CNP_UDP_LEN", cnp::UDP_LEN as u64);
-    text += &bit(8, "CNP_TTL", CNP_TTL.into());
+    text += &bit(8, "CNP_TTL", ipv4::TTL.into());
     text += &hex(32, "CNP_HINT_MAGIC", u32::from_be_bytes(cnp::HINT_MAGIC).into());
     text += &bit(8, "CNP_HINT_VERSION", cnp::HINT_VERSION.into());
     text += &bit(2, "CNP_LIMIT_QP", CNP_LIMIT_QP);

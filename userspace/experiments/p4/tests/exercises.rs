@@ -53,7 +53,7 @@ fn data(ecn: Ecn) -> Vec<u8> {
 fn cnp() -> Vec<u8> {
     let mut packet = [0; cnp::V4_LEN];
     let tos = ecn::tos(48, Ecn::NOT_ECT);
-    let repr = CnpRepr { udp_sport: 0xc123, dest_qpn: QPN, hint: cnp::NO_HINT, tos, ttl: 64 };
+    let repr = CnpRepr { udp_sport: 0xc123, dest_qpn: QPN, hint: cnp::NO_HINT, tos };
     cnp::emit_v4(&mut packet, address(RECEIVER), address(SENDER), &repr);
     [ethernet(RECEIVER, SENDER), packet.to_vec()].concat()
 }

@@ -42,7 +42,6 @@ const SENDER_MAC: MacAddr = [2, 0, 0, 0, 0, 1];
 const RECEIVER_MAC: MacAddr = [2, 0, 0, 0, 0, 2];
 const QPN: u32 = 0x11;
 const UDP_SOURCE_PORT: u16 = 0xc000;
-const TTL: u8 = 64;
 const ID: FlowId =
     FlowId { src: mapped(SENDER), receiver: QpId { addr: mapped(RECEIVER), qpn: QPN, vlan: 0 } };
 /// Interface of a trace: the loopback has this index in every network namespace.
@@ -169,7 +168,7 @@ fn cnp_packet() -> Vec<u8> {
     let mut ip = [0; cnp::V4_LEN];
     // The sender's own QPN is unknown: the hint names the receiver's.
     let tos = ecn::tos(0, Ecn::NOT_ECT);
-    let repr = cnp::CnpRepr { udp_sport: UDP_SOURCE_PORT, dest_qpn: 0, hint: QPN, tos, ttl: TTL };
+    let repr = cnp::CnpRepr { udp_sport: UDP_SOURCE_PORT, dest_qpn: 0, hint: QPN, tos };
     cnp::emit_v4(&mut ip, RECEIVER, SENDER, &repr);
     packet.extend(ip);
     packet

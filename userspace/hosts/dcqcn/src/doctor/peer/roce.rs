@@ -474,7 +474,7 @@ mod tests {
     #[test]
     fn cnp_recognised_by_hint() {
         let cnp = |hint| {
-            let cnp = CnpRepr { udp_sport: 700, dest_qpn: 0, hint, tos: 0xc0, ttl: 64 };
+            let cnp = CnpRepr { udp_sport: 700, dest_qpn: 0, hint, tos: 0xc0 };
             let (mut v4, mut v6) = ([0; cnp::V4_LEN], [0; cnp::V6_LEN]);
             let address = |last| [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
             cnp::emit_v4(&mut v4, [10, 0, 0, 2], [10, 0, 0, 1], &cnp);
