@@ -1,5 +1,8 @@
 //! Queue parameters of a port, and the bands of its qdisc.
 
+use core::array;
+use core::cmp::Reverse;
+
 use super::spec::parameters;
 use super::{Config, Unit};
 use crate::layout::CLASSES;
@@ -7,37 +10,23 @@ use crate::layout::CLASSES;
 /// Default queue length in frames of the largest size, as in Linux's own qdiscs.
 const DEFAULT_LIMIT_FRAMES: u64 = 1_000;
 
-/// Index of a queue in its qdisc: 0 is served first.
-pub type Band = u8;
-
 impl Config {
-    /// The band of each queue. Strict bands come first, because a scheduler serves them first: the highest queue number
-    /// leads. Weighted bands follow.
-    pub const fn bands(&self) -> [Band; CLASSES] {
+    /// The band of each queue, its index in the qdisc: 0 is served first.
+    ///
+    /// Strict bands come first, because a scheduler serves them first: the highest queue number leads. Weighted bands
+    /// follow.
+    pub fn bands(&self) -> [u8; CLASSES] {
+        let mut queues: [usize; CLASSES] = array::from_fn(|queue| queue);
+        queues.sort_unstable_by_key(|&queue| (self.queue[queue].scheduler, Reverse(queue)));
         let mut bands = [0; CLASSES];
-        let mut next = 0;
-        let mut kind = SCHEDULER_STRICT;
-        while kind <= SCHEDULER_DWRR {
-            let mut queue = CLASSES;
-            while queue > 0 {
-                queue -= 1;
-                if self.queue[queue].scheduler == kind {
-                    bands[queue] = next;
-                    next += 1;
-                }
-            }
-            kind += 1;
+        for (band, queue) in (0..).zip(queues) {
+            bands[queue] = band;
         }
         bands
     }
 
-    pub const fn strict_queues(&self) -> u8 {
-        let (mut strict, mut queue) = (0, 0);
-        while queue < CLASSES {
-            strict += (self.queue[queue].scheduler == SCHEDULER_STRICT) as u8;
-            queue += 1;
-        }
-        strict
+    pub fn strict_queues(&self) -> u8 {
+        self.queue.iter().filter(|queue| queue.scheduler == SCHEDULER_STRICT).count() as u8
     }
 
     /// Maximum bytes in a queue: the largest `queue_limit` of its traffic classes. If none is set, a thousand frames of
@@ -59,20 +48,13 @@ impl Config {
     }
 
     /// `skb->priority` for each traffic class; 0 = unchanged.
-    pub(super) const fn priorities(&self) -> [u32; CLASSES] {
-        let mut priorities = [0; CLASSES];
+    pub(super) fn priorities(&self) -> [u32; CLASSES] {
         let bands = self.bands();
-        let mut tc = 0;
-        while tc < CLASSES {
-            let queue = self.tc_to_queue[tc] as usize % CLASSES;
-            priorities[tc] = match (self.scalars.queues, self.scalars.priority_major as u32) {
-                (QUEUES_NONE, 0) => 0,
-                (QUEUES_NONE, major) => (major << 16) | (queue as u32 + 1),
-                _ => ((QUEUES_MAJOR as u32) << 16) | (bands[queue] as u32 + 1),
-            };
-            tc += 1;
-        }
-        priorities
+        self.tc_to_queue.map(|queue| match (self.scalars.queues, self.scalars.priority_major as u32) {
+            (QUEUES_NONE, 0) => 0,
+            (QUEUES_NONE, major) => (major << 16) | (u32::from(queue) + 1),
+            _ => (u32::from(QUEUES_MAJOR) << 16) | (u32::from(bands[usize::from(queue) % CLASSES]) + 1),
+        })
     }
 }
 
@@ -84,7 +66,7 @@ pub const QUEUES_NONE: u64 = 0;
 pub const QUEUES_ETS: u64 = 1;
 /// `queues`: eight classes of the htb qdisc.
 pub const QUEUES_HTB: u64 = 2;
-/// Major number of the qdisc with the queues. Its classes are the `Band`s, numbered from 1.
+/// Major number of the qdisc with the queues. Its classes are the bands, numbered from 1.
 pub const QUEUES_MAJOR: u16 = 0xdc03;
 
 /// Words of `scheduler`.

@@ -53,32 +53,24 @@ pub struct Pauses {
 impl Pauses {
     /// Derives them from a valid `config`, for a link of `speed_bps`; 0 = `link_rate`. A quantum is 512 bit times of
     /// the link, regardless of shapers.
-    pub(super) const fn new(config: &Config, speed_bps: u64) -> Self {
+    pub(super) fn new(config: &Config, speed_bps: u64) -> Self {
         let link_bps = if speed_bps != 0 { speed_bps } else { config.scalars.link_rate_bps };
         // Rounded up, so that no pause is cut short. 512 bits · 10^9 · 2^24 = 8.6·10^18 fits; at 100 kbit/s the longest
         // pause is 65535 · 8.6·10^13 = 5.6·10^18.
-        let quantum_q24 =
-            match (((QUANTUM_BITS * 1_000_000_000) << 24) + link_bps).wrapping_sub(1).checked_div(link_bps) {
-                Some(quantum_q24) => quantum_q24,
-                None => 0,
-            };
+        let bits_q24: u64 = (QUANTUM_BITS * 1_000_000_000) << 24;
+        let quantum_q24 = if link_bps == 0 { 0 } else { bits_q24.div_ceil(link_bps) };
         let holds = quantum_q24 != 0 && config.scalars.pacer == PACER_FQ;
         let (mut of_class, mut counted) = ([0; CLASSES], [0; CLASSES]);
-        let mut tc = 0;
-        while tc < CLASSES {
-            let mut priority = 0;
-            while priority < CLASSES {
-                let of = &config.pfc[priority];
-                let is_its_queue = of.queue == config.tc_to_queue[tc] as u64;
-                if holds && of.rx != 0 && is_its_queue {
+        for (tc, &queue) in config.tc_to_queue.iter().enumerate() {
+            let is_its_queue = |(_, of): &(usize, &PfcConfig)| of.queue == u64::from(queue);
+            for (priority, of) in config.pfc.iter().enumerate().filter(is_its_queue) {
+                if holds && of.rx != 0 {
                     of_class[tc] |= 1 << priority;
                 }
-                if of.tx != 0 && is_its_queue && config.scalars.queues != QUEUES_NONE {
+                if of.tx != 0 && config.scalars.queues != QUEUES_NONE {
                     counted[tc] = 1;
                 }
-                priority += 1;
             }
-            tc += 1;
         }
         Self { quantum_q24, of_class, counted }
     }
