@@ -57,7 +57,7 @@ impl Pauses {
         let link_bps = if speed_bps != 0 { speed_bps } else { config.scalars.link_rate_bps };
         // Rounded up, so that no pause is cut short. 512 bits · 10^9 · 2^24 = 8.6·10^18 fits; at 100 kbit/s the longest
         // pause is 65535 · 8.6·10^13 = 5.6·10^18.
-        let bits_q24: u64 = (QUANTUM_BITS * 1_000_000_000) << 24;
+        let bits_q24 = (QUANTUM_BITS * 1_000_000_000) << 24;
         let quantum_q24 = if link_bps == 0 { 0 } else { bits_q24.div_ceil(link_bps) };
         let holds = quantum_q24 != 0 && config.scalars.pacer == PACER_FQ;
         let (mut of_class, mut counted) = ([0; CLASSES], [0; CLASSES]);

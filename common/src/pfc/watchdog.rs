@@ -69,27 +69,20 @@ struct Watch {
 /// State of a port's queues.
 #[derive(Debug, Default)]
 pub struct Guard {
-    storm: u8,
-    drops: u8,
-    forwards: u8,
+    storms: Storms,
     watches: [Watch; CLASSES],
 }
 
 impl Guard {
     #[inline]
     pub const fn drops(&self, class: usize) -> bool {
-        self.drops >> class & 1 == 1
-    }
-
-    /// Classes that send in spite of a pause, as bits.
-    #[inline]
-    pub const fn forwards(&self) -> u8 {
-        self.forwards
+        self.storms.drops >> class & 1 == 1
     }
 
     /// Classes in a storm, by action.
+    #[inline]
     pub const fn storms(&self) -> Storms {
-        Storms { forwards: self.forwards, drops: self.drops }
+        self.storms
     }
 
     /// Records that class `class`, below [`CLASSES`], has sent a packet.
@@ -105,15 +98,14 @@ impl Guard {
         let Some(watch) = self.watches.get_mut(class) else {
             return Transition::Same;
         };
-        let bit = 1 << class;
+        let (bit, Storms { forwards, drops }) = (1 << class, &mut self.storms);
         let paused_ns = sample.paused_ns.wrapping_sub(mem::replace(&mut watch.paused_ns, sample.paused_ns));
         let sent = mem::take(&mut watch.sent);
-        if self.storm & bit != 0 {
+        if (*forwards | *drops) & bit != 0 {
             watch.free_ns = if paused_ns == 0 { watch.free_ns.saturating_add(sample.since_ns) } else { 0 };
             if watch.free_ns >= watchdog.restoration_ns {
-                self.storm &= !bit;
-                self.drops &= !bit;
-                self.forwards &= !bit;
+                *forwards &= !bit;
+                *drops &= !bit;
                 watch.stuck = 0;
                 return Transition::Calm;
             }
@@ -125,10 +117,9 @@ impl Guard {
             return Transition::Same;
         }
         watch.free_ns = 0;
-        self.storm |= bit;
         match watchdog.action {
-            StormAction::Drop => self.drops |= bit,
-            StormAction::Forward => self.forwards |= bit,
+            StormAction::Drop => *drops |= bit,
+            StormAction::Forward => *forwards |= bit,
         }
         Transition::Storm
     }
@@ -174,7 +165,7 @@ mod tests {
             let in_storm = |guard: &Guard, bits| {
                 let drops = action == StormAction::Drop;
                 let (drops, forwards) = if drops { (bits, 0) } else { (0, bits) };
-                assert_eq!((guard.storms(), guard.forwards()), (Storms { forwards, drops }, forwards));
+                assert_eq!(guard.storms(), Storms { forwards, drops });
                 assert!((0..CLASSES).all(|class| guard.drops(class) == (drops >> class & 1 == 1)));
             };
             let began = [(); 4].map(|()| [0, 3, 7].map(|class| queues.observe(class, 200, true)));

@@ -49,7 +49,7 @@ struct Port {
 impl Port {
     /// Classes that send in spite of a pause.
     fn forwards(&self) -> u8 {
-        self.guard.as_ref().map_or(0, |guard| guard.forwards())
+        self.guard.as_ref().map_or(0, |guard| guard.storms().forwards)
     }
 }
 
