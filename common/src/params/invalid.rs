@@ -91,43 +91,18 @@ pub struct Quantity(pub u64, pub Unit);
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(value, unit) = *self;
-        let scaled = |f: &mut fmt::Formatter<'_>, steps: &[(u64, &str)]| {
-            for &(scale, suffix) in steps {
-                if value >= scale && value % (scale / 1_000).max(1) == 0 {
-                    let (whole, rest) = (value / scale, value % scale);
-                    if rest == 0 {
-                        return write!(f, "{whole}{suffix}");
-                    }
-                    let mut digits = rest / (scale / 1_000).max(1);
-                    let mut width = 3;
-                    while digits % 10 == 0 {
-                        digits /= 10;
-                        width -= 1;
-                    }
-                    return write!(f, "{whole}.{digits:0width$}{suffix}");
-                }
-            }
-            write!(f, "{value}{}", steps.last().map_or("", |step| step.1))
+        let scaled = |f: &mut fmt::Formatter<'_>, suffixes: [&str; 4]| {
+            let scales = [1_000_000_000, 1_000_000, 1_000, 1];
+            // With at most three decimals.
+            let fits = |&scale: &u64| value >= scale && value % (scale / 1_000).max(1) == 0;
+            let at = scales.iter().position(fits).unwrap_or(3);
+            decimal(f, value, scales[at], suffixes[at])
         };
         match unit {
-            Unit::Bytes => scaled(f, &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "KB"), (1, "B")]),
-            Unit::BitsPerSecond => {
-                scaled(f, &[(1_000_000_000, "gbit"), (1_000_000, "mbit"), (1_000, "kbit"), (1, "bit")])
-            }
-            Unit::Nanoseconds => {
-                scaled(f, &[(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")])
-            }
-            Unit::PartsPerMillion => {
-                let (whole, mut rest, mut width) = (value / 10_000, value % 10_000, 4);
-                if rest == 0 {
-                    return write!(f, "{whole}%");
-                }
-                while rest % 10 == 0 {
-                    rest /= 10;
-                    width -= 1;
-                }
-                write!(f, "{whole}.{rest:0width$}%")
-            }
+            Unit::Bytes => scaled(f, ["GB", "MB", "KB", "B"]),
+            Unit::BitsPerSecond => scaled(f, ["gbit", "mbit", "kbit", "bit"]),
+            Unit::Nanoseconds => scaled(f, ["s", "ms", "us", "ns"]),
+            Unit::PartsPerMillion => decimal(f, value, 10_000, "%"),
             Unit::Count | Unit::OneOf(_) => write!(f, "{value}"),
             Unit::Switch => f.write_str(if value == 0 { "false" } else { "true" }),
             Unit::Choice(words) => match usize::try_from(value).ok().and_then(|i| words.get(i)) {
@@ -136,6 +111,19 @@ impl fmt::Display for Quantity {
             },
         }
     }
+}
+
+/// Writes `value / scale`, a power of ten, without trailing zeros.
+fn decimal(f: &mut fmt::Formatter<'_>, value: u64, scale: u64, suffix: &str) -> fmt::Result {
+    let (whole, mut rest, mut width) = (value / scale, value % scale, scale.ilog10() as usize);
+    if rest == 0 {
+        return write!(f, "{whole}{suffix}");
+    }
+    while rest % 10 == 0 {
+        rest /= 10;
+        width -= 1;
+    }
+    write!(f, "{whole}.{rest:0width$}{suffix}")
 }
 
 /// Allowed values of a parameter, formatted for people: `0B to 1GB`, `1us to 10s, or 0`, `10 or 31`, `none, fq, htb`.
