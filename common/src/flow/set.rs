@@ -7,13 +7,8 @@ pub trait Entry: Copy {
     type Id: Copy + PartialEq;
 
     fn id(&self) -> Self::Id;
-    /// Time of last use; 0 = empty slot.
+    /// Time of last use; 0 = empty slot. The smallest value is evicted first.
     fn last_seen_ns(&self) -> u64;
-    /// Until when the entry is in use; 0 = empty slot. The smallest value is evicted first.
-    #[inline(always)]
-    fn in_use_until_ns(&self) -> u64 {
-        self.last_seen_ns()
-    }
     fn clear(&mut self);
 }
 
@@ -103,7 +98,7 @@ impl<T: Entry> Set<T> {
         let mut oldest = u64::MAX;
         for (way, entry) in self.ways.iter().enumerate() {
             // Of the empty ways, prefer the primary one.
-            oldest = oldest.min(entry.in_use_until_ns() << WAY_BITS | (way ^ home) as u64);
+            oldest = oldest.min(entry.last_seen_ns() << WAY_BITS | (way ^ home) as u64);
             // Sequential: evaluated in parallel they would fill the stack.
             oldest = opaque(oldest);
         }
@@ -131,7 +126,7 @@ impl<T: Entry> Set<T> {
     pub fn expire(&mut self, before_ns: u64) -> u32 {
         let mut expired = 0;
         for (entry, tag) in self.ways.iter_mut().zip(&mut self.tags) {
-            if entry.last_seen_ns() != 0 && entry.in_use_until_ns() < before_ns {
+            if entry.last_seen_ns() != 0 && entry.last_seen_ns() < before_ns {
                 entry.clear();
                 *tag = 0;
                 expired += 1;
