@@ -254,25 +254,6 @@ mod tests {
     }
 
     #[test]
-    fn limiter_allows_burst_then_one_per_interval() {
-        let (start_ns, limit) = (77 * SECOND_NS, limit(SECOND_NS / 100));
-        let admitted = |arrival_ns: &mut u64, now_ns| match limit.admit(*arrival_ns, now_ns) {
-            Some(next_ns) => {
-                *arrival_ns = next_ns;
-                true
-            }
-            None => false,
-        };
-        let mut arrival_ns = 0;
-        let at_once = (0..1_000).filter(|_| admitted(&mut arrival_ns, start_ns)).count();
-        assert_eq!(at_once, 100);
-        // Ten seconds of one event every 100 us.
-        let later = (1..=100_000).filter(|n| admitted(&mut arrival_ns, start_ns + n * 100_000)).count();
-        assert_eq!(later, 1_000);
-        assert_eq!(limit.admit(u64::MAX, 1), None);
-    }
-
-    #[test]
     fn flood_evicts_only_its_own_kind() {
         let mut log = Box::new(EventLog::EMPTY);
         let flood =
