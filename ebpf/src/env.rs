@@ -100,15 +100,6 @@ impl Env {
         // Ordering: user space reads each aligned word whole, and needs no order between counters.
         unsafe { self.counters.as_mut() }
     }
-
-    /// Counts a set whose lock could not be taken.
-    #[inline(always)]
-    fn count_if_busy<R>(&mut self, result: Option<R>) -> Option<R> {
-        if result.is_none() {
-            hooks::Env::count(self, Stat::TableBusy);
-        }
-        result
-    }
 }
 
 impl hooks::Env<'static> for Env {
@@ -419,7 +410,10 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
         let result = locked(NP.get_ptr_mut(index), f);
-        self.count_if_busy(result)
+        if result.is_none() {
+            self.count(Stat::TableBusy);
+        }
+        result
     }
 }
 

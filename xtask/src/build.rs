@@ -13,31 +13,26 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The binaries, each with its package.
+/// A binary and its package.
 pub type Binary = (&'static str, &'static str);
-/// The operator's command.
+/// Command of the operator.
 pub const COMMAND: Binary = ("dcqcn", "dcqcn");
-/// The same with failpoints, for tests.
+/// [`COMMAND`] with failpoints, for tests.
 pub const FAILPOINTS: Binary = ("dcqcn-failpoints", "dcqcn");
-/// The feature it is built with.
+/// Feature that [`FAILPOINTS`] is built with.
 pub(crate) const FAILPOINTS_FEATURE: &str = "dcqcn/failpoints";
-/// The experimenter's.
+/// Command for experiments.
 pub const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
-/// The one for many hosts.
+/// Command for many hosts.
 pub const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
-/// The one that runs scenarios in a guest.
+/// Runs the VM scenarios inside a guest.
 pub const GUEST: Binary = ("vm-guest", "dcqcn-tests");
-/// The package that compares the simulator with others.
+/// Package that compares the simulator with others.
 pub(crate) const COMPARISONS: &str = "dcqcn-comparisons";
-/// The package that boots guests.
+/// Package that boots guests.
 pub(crate) const VM: &str = "dcqcn-vm";
 
-/// Builds the commands for release; returns why `dcqcn-fleet` was skipped (the page's libraries).
-pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
-    with(workspace, &[])
-}
-
-/// As `run`, with other binaries.
+/// Builds the commands and `others` for release; returns why `dcqcn-fleet` was skipped (the page's libraries).
 pub fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<String>> {
     let left_out = packages::left_out(workspace);
     let commands = [COMMAND, LAB, FLEET];
@@ -101,7 +96,7 @@ pub(crate) fn compile(binaries: &[Binary], cargo: impl Fn() -> Command) -> Resul
     Ok(())
 }
 
-/// The data plane; the one that logs packets; the programs that `cargo xtask bench` compares it with.
+/// The data plane, its variant that logs packets, and the baselines of `cargo xtask bench`.
 const OBJECTS: [&str; 3] = ["dcqcn-ebpf", "dcqcn-trace", "dcqcn-baselines"];
 
 /// Builds the eBPF objects for kernels of `arch`, this machine's where `userspace/hosts/loader/build.rs` expects them;

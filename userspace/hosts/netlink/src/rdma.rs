@@ -135,14 +135,9 @@ impl Netlink {
 /// which the kernel's error is a general one (`EINVAL`).
 fn unless_removed<T>(result: Result<T>, exists: impl FnOnce() -> Result<bool>) -> Result<Option<T>> {
     match result {
-        Err(error) => {
-            if exists()? {
-                Err(error)
-            } else {
-                Ok(None)
-            }
-        }
         Ok(listed) => Ok(Some(listed)),
+        Err(error) if exists()? => Err(error),
+        Err(_) => Ok(None),
     }
 }
 
