@@ -32,13 +32,13 @@ pub(crate) const COMPARISONS: &str = "dcqcn-comparisons";
 /// Package that boots guests.
 pub(crate) const VM: &str = "dcqcn-vm";
 
-/// Builds the commands and `others` for release; returns why `dcqcn-fleet` was skipped (the page's libraries).
-pub fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<String>> {
-    let left_out = packages::left_out(workspace);
-    let commands = [COMMAND, LAB, FLEET];
-    let commands = if left_out.is_none() { &commands[..] } else { &commands[..2] };
-    release(workspace, &[commands, others].concat())?;
-    Ok(left_out)
+/// Builds the commands and `others` for release; skips `dcqcn-fleet` without the page's libraries.
+pub fn with(workspace: &Workspace, others: &[Binary]) -> Result<()> {
+    let commands: &[Binary] = match packages::left_out(workspace) {
+        None => &[COMMAND, LAB, FLEET],
+        Some(_) => &[COMMAND, LAB],
+    };
+    release(workspace, &[commands, others].concat())
 }
 
 /// Sets up, and builds these binaries for release.

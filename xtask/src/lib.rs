@@ -127,7 +127,7 @@ fn dispatch(verb: Verb) -> Result<()> {
             packages::left_out(&workspace);
             toolchain::require_runtime_tools()
         }
-        Verb::Build => build::with(&workspace, &[]).map(drop),
+        Verb::Build => build::with(&workspace, &[]),
         Verb::Check => check::run(&workspace),
         Verb::Deb => dist::deb(&workspace),
         Verb::Image => dist::host_image(&workspace),
