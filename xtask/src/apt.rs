@@ -197,14 +197,6 @@ impl Requirement {
         }
     }
 
-    /// As [`Requirement::installed`], but useless without a program that Debian lacks.
-    const fn companions(self) -> &'static [(&'static str, Programs)] {
-        match self {
-            Self::Little | Self::Etcd => &[],
-            Self::All => &[("simple_switch", &[("mn", "mininet")])],
-        }
-    }
-
     /// Packages with a daemon that would start: only unpacked.
     const fn unpacked_tools(self) -> Programs {
         match self {
@@ -221,9 +213,10 @@ pub fn for_tests(workspace: &Workspace, want: Requirement) -> PathBuf {
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
         return programs;
     };
-    let companions = want.companions().iter().filter(|(program, _)| find_program(program).is_some());
+    // Mininet is useless without this switch, which Debian lacks.
+    let has_switch = || want == Requirement::All && find_program("simple_switch").is_some();
     let wanted: Vec<String> = (want.installed().iter())
-        .chain(companions.flat_map(|(_, programs)| programs.iter()))
+        .chain(Some(&("mn", "mininet")).filter(|_| has_switch()))
         .filter(|(program, _)| find_program(program).is_none())
         .map(|(_, package)| (*package).to_owned())
         .collect();

@@ -11,7 +11,7 @@ use fs_err as fs;
 use crate::mirror::{Mirror, SUITE};
 use crate::run::{capture, header, is_root, line, path_with, rustup, stream};
 use crate::toolchain::{self, Toolchain};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, emptied};
 use crate::{apt, build, packages};
 
 /// The commands, each with the package of its name. `dist/packages` has the contents.
@@ -509,13 +509,6 @@ fn install(from: &Path, to: &Path, mode: &str) -> Result<()> {
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     capture(Command::new("cp").arg("-r").arg(from.join(".")).arg(to)).map(drop)
-}
-
-fn emptied(path: &Path) -> Result<()> {
-    if path.exists() {
-        fs::remove_dir_all(path)?;
-    }
-    fs::create_dir_all(path).map_err(Into::into)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use fs_err as fs;
 
 use crate::apt;
 use crate::run::{capture, find_program, header};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, emptied};
 
 /// Installs `packages` (`NAME==VERSION`) unless these versions are present; returns the directory of their programs.
 pub(crate) fn pypi(workspace: &Workspace, name: &str, packages: &[&str]) -> Result<PathBuf> {
@@ -58,10 +58,7 @@ pub(crate) fn setup_web(workspace: &Workspace) -> Result<()> {
     }
     header("uPlot and axe-core, from npm");
     apt::require(&[("npm", "npm")]).context("building dcqcn-fleet needs npm once")?;
-    if to.exists() {
-        fs::remove_dir_all(&to)?;
-    }
-    fs::create_dir_all(&to)?;
+    emptied(&to)?;
     for pins in PINS {
         fs::copy(from.join(pins), to.join(pins))?;
     }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 
 use crate::run::capture;
 
@@ -107,4 +108,12 @@ pub(crate) fn files(directory: &Path, name: &str) -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = found.lines().map(PathBuf::from).collect();
     files.sort();
     Ok(files)
+}
+
+/// Creates a directory, or removes its contents.
+pub(crate) fn emptied(path: &Path) -> Result<()> {
+    if path.exists() {
+        fs::remove_dir_all(path)?;
+    }
+    fs::create_dir_all(path).map_err(Into::into)
 }
