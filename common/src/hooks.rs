@@ -57,7 +57,7 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
         return XdpVerdict::Pass;
     };
     if h.env().is_inline(p) {
-        let port = way_out(h, p) as u32;
+        let port = egress_port(h, p) as u32;
         let class = class_of(p, roce.dscp());
         let marks = p.hot.is_on(Switch::Cp);
         if marks && cp::congestion_point(h, p, &roce, class, port, |_| false) == Marking::Drop {
@@ -77,12 +77,12 @@ fn forward<'p, H: Host<'p>>(h: &mut H, p: &Params) -> XdpVerdict {
         return XdpVerdict::Pass;
     }
     h.env().count(Stat::InlineForwarded);
-    XdpVerdict::Redirect(p.port.ifindex[way_out(h, p)])
+    XdpVerdict::Redirect(p.port.ifindex[egress_port(h, p)])
 }
 
 /// Index of the egress port of an inline pair.
 #[inline(always)]
-fn way_out<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
+fn egress_port<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
     (h.ingress_ifindex() == p.port.ifindex[0]) as usize
 }
 
@@ -249,9 +249,9 @@ fn is_clone<'p, S: Skb<'p>>(s: &S, p: &Params) -> bool {
 fn hide_offsets<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     /// Above every possible offset of the IP header.
     const V6: u32 = 32;
-    let way = h.env().opaque(roce.l3 as u32 + roce.v6 as u32 * V6);
+    let offset = h.env().opaque(roce.l3 as u32 + roce.v6 as u32 * V6);
     let (vlan, packets) = (h.env().opaque(roce.vlan), h.env().opaque(roce.packets));
-    Roce { l3: (way % V6) as usize, v6: way & V6 != 0, vlan, packets, ..roce }
+    Roce { l3: (offset % V6) as usize, v6: offset & V6 != 0, vlan, packets, ..roce }
 }
 
 /// As [`hide_offsets`], for all fields but `class` and `is_trimmed`.
@@ -259,9 +259,10 @@ fn hide_offsets<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
 fn hide_all<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     let roce = hide_offsets(h, roce);
     // A QPN and the end of a packet use 24 bits at most.
-    let to = h.env().opaque(roce.dest_qpn << 8 | u32::from(roce.tos));
-    let what = h.env().opaque((roce.end as u32) << 8 | u32::from(roce.opcode.0));
-    Roce { opcode: Opcode(what as u8), dest_qpn: to >> 8, tos: to as u8, end: (what >> 8) as usize, ..roce }
+    let qpn_tos = h.env().opaque(roce.dest_qpn << 8 | u32::from(roce.tos));
+    let end_opcode = h.env().opaque((roce.end as u32) << 8 | u32::from(roce.opcode.0));
+    let (opcode, end) = (Opcode(end_opcode as u8), (end_opcode >> 8) as usize);
+    Roce { opcode, dest_qpn: qpn_tos >> 8, tos: qpn_tos as u8, end, ..roce }
 }
 
 /// Sets ECT(0) (`ect_enable`) and the DSCP (`roce_dscp`) of a packet of this host; returns the changed packet.

@@ -13,7 +13,7 @@ entries!(NpFlow: FlowId);
 
 /// How long a flow that was cut keeps its slot after its last packet: a million packets can fill an empty table, and
 /// an evicted flow restarts at line rate.
-pub(crate) const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
+pub(crate) const CUT_FLOW_GRACE_NS: u64 = 1_000_000_000;
 
 impl RpHot {
     #[inline(always)]
@@ -154,17 +154,17 @@ impl RpHot {
         }
     }
 
-    /// Delays a departure from `departure_ns` to `held_ns` at the earliest; packets behind it keep their distance.
+    /// Delays a departure from `departure_ns` to `until_ns` at the earliest; packets behind it keep their distance.
     #[inline(always)]
-    pub(crate) fn hold_until(&mut self, departure_ns: u64, held_ns: u64) -> u64 {
-        let wait_ns = held_ns.saturating_sub(departure_ns);
+    pub(crate) fn hold_until(&mut self, departure_ns: u64, until_ns: u64) -> u64 {
+        let wait_ns = until_ns.saturating_sub(departure_ns);
         if wait_ns == 0 {
             return departure_ns;
         }
         self.next_ns = self.next_ns.wrapping_add(wait_ns);
         // Credit for the delay would let later packets overtake this one if the pause ends early.
-        self.delay_until(held_ns);
-        held_ns
+        self.delay_until(until_ns);
+        until_ns
     }
 
     /// A packet waits until `departure_ns` for the end of a pause: data behind it does not depart before it, whatever

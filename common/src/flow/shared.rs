@@ -10,7 +10,7 @@
 
 use core::ops::{Deref, DerefMut};
 
-use super::entry::CUT_FLOW_KEEPS_PLACE_NS;
+use super::entry::CUT_FLOW_GRACE_NS;
 use super::lock::{HELD, LockError, TRIES, acquire, acquire_if_unchanged, release};
 use super::set::{WAY_BITS, home_way, tag};
 use super::{Cnps, FlowId, RpCold, RpHot, RpSet};
@@ -49,7 +49,7 @@ impl FlowPeek {
         let [requests_ns, responses_ns] = self.last_ns;
         let last_seen_ns = requests_ns.max(responses_ns);
         let is_used = (last_seen_ns != 0) as u64;
-        let grace_ns = (self.active as u64).wrapping_mul(CUT_FLOW_KEEPS_PLACE_NS);
+        let grace_ns = (self.active as u64).wrapping_mul(CUT_FLOW_GRACE_NS);
         last_seen_ns.max(self.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
     }
 }
@@ -60,7 +60,7 @@ impl FlowPeek {
 /// `word` is valid for reads and writes.
 #[inline(always)]
 unsafe fn add(word: *mut u64, n: u64) {
-    // SAFETY: the caller's.
+    // SAFETY: required of the caller.
     unsafe { word.write_volatile(word.read_volatile().wrapping_add(n)) }
 }
 
@@ -433,7 +433,7 @@ impl Shared {
                 let Some(mut word) = acquire(&raw mut (*flow).lock, 1) else { continue };
                 let in_use_until_ns = self.peek(way).in_use_until_ns();
                 if in_use_until_ns != 0 && in_use_until_ns < before_ns {
-                    // Lookups do not read the tags.
+                    // A lookup that still finds the tag compares the fingerprint too.
                     ((*flow).fingerprint, (*flow).last_ns) = (0, [0; 2]);
                     (&raw mut (*self.0).tags[way]).write_volatile(0);
                     word = next_generation(word);

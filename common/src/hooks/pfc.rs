@@ -83,7 +83,7 @@ fn count<'p, H: Host<'p>>(h: &mut H, priorities: u32) {
 ///
 /// 0 = not paused, or the PFC watchdog ignores the pauses of a storm. `None` = the watchdog drops the packet.
 #[inline(always)]
-pub(super) fn held_until<'p, H: Host<'p>>(
+pub(super) fn paused_until<'p, H: Host<'p>>(
     h: &mut H,
     p: &Params,
     roce: &Roce,

@@ -68,7 +68,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     };
     let mut way = set.way_of(fingerprint);
     if way == WAYS {
-        // A CNP may return with another VLAN tag: look for a unique flow with the same addresses and QPN.
+        // A CNP may return with another VLAN tag: search for a unique flow with the same addresses and QPN.
         let lookup_key = h.env().lookup_key();
         *lookup_key = id;
         match flow::in_any_vlan(set, lookup_key) {
@@ -111,8 +111,8 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
             Stat::RpCnpHandled
         }
         Ok(None) => Stat::RpCnpTooSoon,
-        Err(missed) => {
-            if missed == LookupError::Contended {
+        Err(error) => {
+            if error == LookupError::Contended {
                 h.env().count(Stat::TableBusy);
             }
             Stat::RpCnpUnknownFlow
@@ -172,13 +172,13 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     let now_ns = s.env().now_ns();
     learn_pair(s, p, roce);
     let congests = roce.congests();
-    let Some(held_ns) = pfc::held_until(s, p, roce, class, now_ns) else {
+    let Some(paused_until_ns) = pfc::paused_until(s, p, roce, class, now_ns) else {
         count_packets(s, Stat::PfcWatchdogDrop, roce);
         return TcVerdict::Drop;
     };
     let Some((way, guard)) = lock_flow(s, p, roce, set, fingerprint) else { return TcVerdict::Pass };
-    let turn = match guard {
-        Ok(flow) => take_turn(s, p, roce, flow, held_ns),
+    let Schedule { departure_ns, is_beyond } = match guard {
+        Ok(flow) => schedule(s, p, roce, flow, paused_until_ns),
         // Evicted by another CPU between lookup and lock: the slot was idle, so the flow has no packets
         // queued.
         Err(LookupError::Evicted) => {
@@ -192,31 +192,31 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
             let FlowPeek { last_ns, next_ns, .. } = set.peek(way);
             // Ignores PFC pauses: the delay could not be recorded, and packets sent after an early XON
             // would overtake it.
-            let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
+            let earliest_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
             // `next_ns` is beyond the horizon after a large packet at a low rate, and fq drops beyond its own horizon.
-            let departure_ns = turn_ns.max(now_ns).min(now_ns.wrapping_add(p.hot.pacing_horizon_ns));
+            let departure_ns = earliest_ns.max(now_ns).min(now_ns.wrapping_add(p.hot.pacing_horizon_ns));
             Schedule { departure_ns, is_beyond: false }
         }
     };
-    if held_ns != 0 {
+    if paused_until_ns != 0 {
         count_packets(s, Stat::RpPfcHeld, roce);
     }
-    if turn.is_beyond {
-        return beyond_horizon(s, p, roce, hash, turn.departure_ns);
+    if is_beyond {
+        return beyond_horizon(s, p, roce, hash, departure_ns);
     }
-    let waits = if congests { Stat::RpPaced } else { Stat::RpInOrder };
+    let delayed = if congests { Stat::RpPaced } else { Stat::RpInOrder };
     if p.hot.is_on(Switch::PacerFq) {
-        let must_wait = turn.departure_ns > now_ns;
-        hand_to_fq(s, roce, hash, turn.departure_ns, must_wait);
+        let must_wait = departure_ns > now_ns;
+        hand_to_fq(s, roce, hash, departure_ns, must_wait);
         if must_wait {
-            count_packets(s, waits, roce);
+            count_packets(s, delayed, roce);
         }
     } else if p.hot.is_on(Switch::PacerHtb) && set.peek(way).active {
         // A flow that was cut has its own class. All its packets use it, which keeps them in order.
         match htb_minor(index, way) {
             Some(minor) => {
                 s.set_priority((p.port.htb_major << 16) | minor);
-                count_packets(s, waits, roce);
+                count_packets(s, delayed, roce);
             }
             None => count_packets(s, Stat::RpUnpaced, roce),
         }
@@ -329,14 +329,14 @@ fn passes_unpaced<'p, S: Skb<'p>>(
     true
 }
 
-/// Departure of a packet within its flow; `held_ns` is the end of PFC pauses of its class.
+/// Departure of a packet within its flow; `paused_until_ns` is the end of PFC pauses of its class.
 #[inline(always)]
-fn take_turn<'p, S: Skb<'p>>(
+fn schedule<'p, S: Skb<'p>>(
     s: &mut S,
     p: &Params,
     roce: &Roce,
     mut flow: FlowGuard,
-    held_ns: u64,
+    paused_until_ns: u64,
 ) -> Schedule {
     let Segments { packets, header_bytes } = roce.segments();
     let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64 + header_bytes);
@@ -346,7 +346,7 @@ fn take_turn<'p, S: Skb<'p>>(
         // Select the stream last: otherwise the verifier explores the rate machine once per stream.
         match flow.on_send_many(p, now_ns, packets, frame_bytes, debt) {
             Departure::At(departure_ns) => {
-                let departure_ns = flow.hold_until(departure_ns, held_ns);
+                let departure_ns = flow.hold_until(departure_ns, paused_until_ns);
                 flow.set_departure(stream, departure_ns);
                 (departure_ns, false)
             }
@@ -359,8 +359,8 @@ fn take_turn<'p, S: Skb<'p>>(
             }
         }
     } else {
-        let departure_ns = flow.in_order(now_ns.max(held_ns), stream);
-        if held_ns != 0 {
+        let departure_ns = flow.in_order(now_ns.max(paused_until_ns), stream);
+        if paused_until_ns != 0 {
             flow.delay_until(departure_ns);
             flow.set_departure(stream, departure_ns);
         }
