@@ -14,7 +14,8 @@
 //! So marking CE needs no new ICRC, while a change of address (NAT), opcode, QPN or PSN does. The result is stored
 //! little-endian.
 
-use super::{bth, bth::Bth, ext::Aeth, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
+use super::udp::{IP_PROTOCOL, Udp};
+use super::{bth, bth::Bth, ext::Aeth, ipv4::Ipv4, ipv6::Ipv6, sub};
 
 /// Length of the ICRC, bytes.
 pub const LEN: usize = 4;
@@ -133,41 +134,42 @@ impl Crc {
     }
 }
 
-/// ICRC of a packet over IPv4.
+/// ICRC and length, in bytes, of a packet over IPv4 or IPv6.
 ///
 /// `l3` starts with the IP header and may extend beyond the packet (Ethernet padding); the stored ICRC is not read.
 ///
-/// `None` if this is not version 4, has options (whose masking the annex leaves open), or its total length exceeds
-/// `l3` or is too short for UDP, BTH and ICRC.
-pub(crate) fn icrc_v4(l3: &[u8]) -> Option<u32> {
-    let (head, rest) = covered_v4(l3)?;
-    Some(Crc::START.masked(head, &V4_MASK).bytes(rest).finish())
+/// `None` if the IP header has options (whose masking the annex leaves open), an extension header precedes UDP, or the
+/// length exceeds `l3` or is too short for UDP, BTH and ICRC.
+fn compute(l3: &[u8]) -> Option<(u32, usize)> {
+    if let Some((ip, _)) = Ipv4::parse(l3)
+        && ip.is_plain()
+    {
+        return compute_masked(l3, ip.total_len().into(), &V4_MASK);
+    }
+    let (ip, _) = Ipv6::parse(l3)?;
+    if ip.version() != 6 || ip.next_header() != IP_PROTOCOL {
+        return None;
+    }
+    compute_masked(l3, Ipv6::LEN + usize::from(ip.payload_len()), &V6_MASK)
 }
 
-/// ICRC of a packet over IPv6, as [`icrc_v4`]; `None` also if an extension header precedes UDP.
-pub(crate) fn icrc_v6(l3: &[u8]) -> Option<u32> {
-    let (head, rest) = covered_v6(l3)?;
-    Some(Crc::START.masked(head, &V6_MASK).bytes(rest).finish())
+fn compute_masked<const HEAD: usize>(l3: &[u8], len: usize, mask: &[u8; HEAD]) -> Option<(u32, usize)> {
+    let (covered, _) = l3.get(..len)?.split_last_chunk::<LEN>()?;
+    let (head, rest) = covered.split_first_chunk()?;
+    Some((Crc::START.masked(head, mask).bytes(rest).finish(), len))
 }
 
-/// Whether a packet over IPv4 or IPv6 ends with its correct ICRC; false where `icrc_v4` and `icrc_v6` return `None`.
+/// Whether a packet over IPv4 or IPv6 has a known length and ends with its correct ICRC.
 pub fn verify(l3: &[u8]) -> bool {
-    let (computed, len) = match ip_len(l3) {
-        Some((4, len)) => (icrc_v4(l3), len),
-        Some((6, len)) => (icrc_v6(l3), len),
-        _ => return false,
-    };
-    let stored = l3.get(..len).and_then(<[u8]>::last_chunk).map(|bytes| u32::from_le_bytes(*bytes));
-    computed.is_some() && computed == stored
+    compute(l3).is_some_and(|(icrc, len)| l3[..len].ends_with(&icrc.to_le_bytes()))
 }
 
 /// Computes the ICRC of a packet over IPv4 or IPv6 and writes it into the packet's last four bytes.
 ///
-/// `None`, with nothing written, where `icrc_v4` and `icrc_v6` return `None`.
+/// `None`, with nothing written, if the packet's length is unknown.
 #[must_use]
 pub fn seal(l3: &mut [u8]) -> Option<()> {
-    let (version, len) = ip_len(l3)?;
-    let icrc = if version == 4 { icrc_v4(l3) } else { icrc_v6(l3) }?;
+    let (icrc, len) = compute(l3)?;
     *l3.get_mut(..len)?.last_chunk_mut()? = icrc.to_le_bytes();
     Some(())
 }
@@ -277,37 +279,6 @@ pub fn verify_in_blocks<P: Read + ?Sized>(packet: &P, v6: bool, len: usize) -> b
     are_read && packet.words(covered).is_some_and(|[stored]| u32::from_le(stored) == crc.finish())
 }
 
-/// IP version, and packet length without padding, bytes.
-fn ip_len(l3: &[u8]) -> Option<(u8, usize)> {
-    let version = l3.first()? >> 4;
-    let len = match version {
-        4 => usize::from(Ipv4::parse(l3)?.0.total_len()),
-        6 => Ipv6::LEN + usize::from(Ipv6::parse(l3)?.0.payload_len()),
-        _ => return None,
-    };
-    Some((version, len))
-}
-
-/// The headers up to BTH, and the rest that the ICRC covers.
-fn covered_v4(l3: &[u8]) -> Option<(&[u8; V4_HEAD_LEN], &[u8])> {
-    let (ip, _) = Ipv4::parse(l3)?;
-    if !ip.is_plain() {
-        return None;
-    }
-    let (covered, _) = l3.get(..ip.total_len().into())?.split_last_chunk::<LEN>()?;
-    covered.split_first_chunk()
-}
-
-/// The headers up to BTH, and the rest that the ICRC covers.
-fn covered_v6(l3: &[u8]) -> Option<(&[u8; V6_HEAD_LEN], &[u8])> {
-    let (ip, _) = Ipv6::parse(l3)?;
-    if ip.version() != 6 || ip.next_header() != super::udp::IP_PROTOCOL {
-        return None;
-    }
-    let (covered, _) = l3.get(..Ipv6::LEN + usize::from(ip.payload_len()))?.split_last_chunk::<LEN>()?;
-    covered.split_first_chunk()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,7 +330,7 @@ mod tests {
         BthRepr { migrated: true, pad_count: 2, ..BthRepr::new(Opcode::UC_SEND_ONLY, 211, 13_571_856) }
             .emit(sub_mut::<28, 12, _>(&mut packet));
         *sub_mut::<40, 20, _>(&mut packet) = SCAPY_UC_SEND_PAYLOAD;
-        assert_eq!(icrc_v4(&packet), Some(u32::from_le_bytes(SCAPY_UC_SEND_ICRC)));
+        assert_eq!(compute(&packet), Some((u32::from_le_bytes(SCAPY_UC_SEND_ICRC), 64)));
         assert!(!verify(&packet));
         seal(&mut packet).unwrap();
         assert!(verify(&packet));
@@ -368,8 +339,8 @@ mod tests {
 
     #[test]
     fn array_and_slice_versions_agree() {
-        assert_eq!(icrc_v4(&CONNECTX4_CNP), Some(cnp::icrc_v4(&CONNECTX4_CNP)));
-        assert_eq!(icrc_v6(&V6_CNP), Some(cnp::icrc_v6(&V6_CNP)));
+        assert_eq!(compute(&CONNECTX4_CNP), Some((cnp::icrc_v4(&CONNECTX4_CNP), 60)));
+        assert_eq!(compute(&V6_CNP), Some((cnp::icrc_v6(&V6_CNP), 80)));
     }
 
     #[test]
@@ -388,13 +359,12 @@ mod tests {
         };
         // Options, longer than the slice, too short for a trailer.
         for packet in [with(0, 0x46), with(3, 61), with(3, 43)] {
-            assert_eq!(icrc_v4(&packet), None);
             assert!(!verify(&packet));
             assert_eq!(seal(&mut packet.clone()), None);
         }
         let mut extended = V6_CNP;
         extended[6] = 43;
-        assert_eq!(icrc_v6(&extended), None);
+        assert_eq!(compute(&extended), None);
         assert!(!verify(&[]));
         assert!(!verify(&[0x50; 64]));
     }

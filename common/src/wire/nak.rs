@@ -1,5 +1,7 @@
 //! A NAK as a frame: the packet with which a responder requests retransmission (IBTA vol. 1, 9.7.5.2).
 
+use core::array;
+
 use super::bth::{Bth, BthRepr, Opcode};
 use super::eth::{EtherType, Ethernet, EthernetRepr, MacAddr, VlanTag, VlanTagRepr};
 use super::ext::{Aeth, AethRepr, Syndrome};
@@ -81,11 +83,7 @@ pub fn emit<'a>(
 
 /// An address in wire order.
 fn bytes(addr: [u32; 4]) -> [u8; 16] {
-    let mut out = [0; 16];
-    for (bytes, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(addr) {
-        *bytes = word.to_ne_bytes();
-    }
-    out
+    array::from_fn(|at| addr[at / 4].to_ne_bytes()[at % 4])
 }
 
 #[cfg(test)]
