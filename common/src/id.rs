@@ -3,7 +3,7 @@
 /// A QP: an IPv6 or IPv4-mapped address and a 24-bit number, in a VLAN. Tenants in different VLANs may have equal
 /// addresses and numbers.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QpId {
     /// Address, in wire order.
     pub addr: [u32; 4],
@@ -32,7 +32,7 @@ impl QpId {
 
 /// A flow: the packets from one address to a QP.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowId {
     /// Source address, as in [`QpId`].
     pub src: [u32; 4],

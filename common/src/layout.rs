@@ -209,6 +209,12 @@ impl Counters {
     };
 }
 
+impl Default for Counters {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
 /// Notification from the reaction point to the HTB pacer: a CNP has cut the rate of a flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

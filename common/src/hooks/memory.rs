@@ -19,6 +19,7 @@ use crate::wire::eth::EtherType;
 use crate::wire::icrc;
 
 /// Contents of the maps, clock and random source, and what the hooks announced.
+#[derive(Default)]
 #[expect(missing_docs, reason = "named as in `Env`")]
 pub struct Memory {
     pub now_ns: u64,
@@ -51,30 +52,8 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(rp_sets: u32, np_sets: u32) -> Self {
-        Self {
-            now_ns: 0,
-            coarse_lag_ns: 0,
-            clock_reads: 0,
-            random: 0,
-            is_inline: false,
-            is_from_sibling: false,
-            counters: Counters::ZERO,
-            queues: [0; QUEUES as usize],
-            backlogs: [Backlog::default(); QUEUES as usize],
-            rp: vec![RpSet::EMPTY; rp_sets as usize],
-            np: vec![NpSet::EMPTY; np_sets as usize],
-            np_locks: 0,
-            times_ns: [0; TIMES],
-            announced_qpns: HashMap::new(),
-            pairs: HashMap::new(),
-            requesters: HashMap::new(),
-            announced_requesters: Vec::new(),
-            ingress_bytes: Vec::new(),
-            cuts: Vec::new(),
-            events: Vec::new(),
-            debt: Debt::NONE,
-            lookup_key: FlowId::NONE,
-        }
+        let (rp, np) = (vec![RpSet::EMPTY; rp_sets as usize], vec![NpSet::EMPTY; np_sets as usize]);
+        Self { rp, np, ..Self::default() }
     }
 }
 

@@ -8,7 +8,7 @@
 ///
 /// Programs store it in a map; in registers, the verifier would track its bounds through every step.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
     /// Time up to which everything is paid; without debt, the time of the last payment.
     pub from_ns: u64,
