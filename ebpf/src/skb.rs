@@ -255,19 +255,19 @@ impl icrc::Read for PacketAt {
             is_done
         };
         // SAFETY: a function of this signature, and its argument, which outlives the call.
-        unsafe { bpf_loop(count as u32, call_of(&step) as *mut c_void, (&raw mut step).cast(), 0) };
+        unsafe { bpf_loop(count as u32, callback_of(&step) as *mut c_void, (&raw mut step).cast(), 0) };
         is_done
     }
 }
 
-/// The instance of [`stops`] for a closure.
+/// The instance of [`loop_step`] for a closure.
 #[inline(always)]
-fn call_of<F: FnMut(usize) -> bool>(_: &F) -> extern "C" fn(u32, *mut F) -> i64 {
-    stops::<F>
+fn callback_of<F: FnMut(usize) -> bool>(_: &F) -> extern "C" fn(u32, *mut F) -> i64 {
+    loop_step::<F>
 }
 
 /// A step of [`icrc::Read::all`], called by the kernel with `step`. Returns whether to stop.
-extern "C" fn stops<F: FnMut(usize) -> bool>(number: u32, step: *mut F) -> i64 {
+extern "C" fn loop_step<F: FnMut(usize) -> bool>(number: u32, step: *mut F) -> i64 {
     // SAFETY: the caller of `bpf_loop` lends `step` to it.
     let step = unsafe { &mut *step };
     i64::from(!step(number as usize))
