@@ -78,7 +78,7 @@ pub struct Roce {
     pub is_trimmed: bool,
 }
 
-/// Most packets of a super-packet that are counted and charged. With this limit, a buffer of 64 KB with headers and
+/// Maximum number of a super-packet's packets that are counted and charged. With this limit, a buffer of 64 KB with headers and
 /// `wire_overhead` per packet remains below 2^20 bytes, the pacer's range. A guest may specify shorter segments.
 pub(crate) const MAX_SEGMENTS: u32 = 2_048;
 
@@ -522,8 +522,8 @@ fn transport<F: Frame>(
         return Err(Stat::Trimmed);
     }
     if bth.tver() != 0 || class == Class::Unknown {
-        let is_manufacturers = bth.tver() == 0 && opcode.is_manufacturers();
-        return Err(if is_manufacturers { Stat::VendorBth } else { Stat::UnknownBth });
+        let is_vendor = bth.tver() == 0 && opcode.is_vendor();
+        return Err(if is_vendor { Stat::VendorBth } else { Stat::UnknownBth });
     }
     // A datagram's source QPN is read later, so it must be present.
     if class == Class::Datagram && (udp_len < DATAGRAM + icrc::LEN || ip_len < header_len + DATAGRAM) {

@@ -207,7 +207,7 @@ impl Requirement {
     }
 }
 
-/// Gets missing programs, and returns the directory of unpacked ones.
+/// Installs missing programs, and returns the directory of unpacked ones.
 pub fn for_tests(workspace: &Workspace, want: Requirement) -> PathBuf {
     let (to, programs) = (root(workspace), unpacked_tools(workspace));
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {

@@ -1,5 +1,4 @@
-//! Entry point of the repository: `cargo xtask setup`, `build`, `deb`, `image`, `dist`, `check`, `test`,
-//! `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`, `judges`, `nscc`, `enough`, `docs`, `p4` and `vm`.
+//! Entry point of the repository, `cargo xtask`.
 //!
 //! Every verb sets up its requirements, so each may be the first command on a new machine.
 

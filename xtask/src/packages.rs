@@ -42,8 +42,7 @@ const FILES: [(&str, &str); 4] = [
     ("axe-core/axe.min.js", "axe.js"),
 ];
 
-/// Gets the npm packages for the page of `dcqcn-fleet serve` and its test, if other ones are pinned than
-/// before.
+/// Downloads the npm packages of the page of `dcqcn-fleet serve` and its test, unless the pinned ones are present.
 ///
 /// `userspace/fleet/npm` pins them by version and hash. They are embedded into the command at build time, and
 /// not needed to run the command.

@@ -141,7 +141,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Gets programs and guests that these rings need; returns the directory of unpacked programs.
+/// Installs programs and downloads guests that these rings need; returns the directory of unpacked programs.
 fn download(workspace: &Workspace, rings: &[Ring]) -> PathBuf {
     let want = Ring::want(rings);
     let programs = apt::for_tests(workspace, want);

@@ -364,14 +364,14 @@ fn debian_prefix(major: u32) -> String {
 }
 
 fn probe_llvm(config: &Path) -> Option<Llvm> {
-    let ask = |question: &str| {
-        let answer = capture(Command::new(config).arg(question)).ok()?;
+    let query = |option: &str| {
+        let answer = capture(Command::new(config).arg(option)).ok()?;
         Some(answer.trim().to_owned())
     };
-    let version = Version::parse(&ask("--version")?)?;
+    let version = Version::parse(&query("--version")?)?;
     // Debian ships llvm-config without the headers and the link-time library, which are in the -dev package.
-    let headers = Path::new(&ask("--includedir")?).join("llvm-c/Core.h");
-    let prefix = PathBuf::from(ask("--prefix")?);
+    let headers = Path::new(&query("--includedir")?).join("llvm-c/Core.h");
+    let prefix = PathBuf::from(query("--prefix")?);
     // Debian's llvm-config lists Polly among the libraries to link, which is in a separate package.
     let polly = prefix.join("lib/libPolly.a");
     let complete =

@@ -55,8 +55,7 @@ impl Replacement {
         self.writer.flush()?;
         if let Some((temporary, path)) = self.pending {
             if let Ok(found) = fs::metadata(&path) {
-                // First, as a change of the owner clears bits of the mode. Without the right to, the new file
-                // is the caller's.
+                // First, as a change of the owner clears bits of the mode. An unprivileged caller remains the owner.
                 _ = fchown(temporary.as_file(), Some(found.uid()), Some(found.gid()));
                 temporary.as_file().set_permissions(found.permissions())?;
             }

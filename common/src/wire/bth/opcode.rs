@@ -143,7 +143,7 @@ impl Opcode {
 
     /// Whether the opcode is reserved for manufacturers (IBTA vol. 1, 9.2.1: its two highest bits are set).
     #[inline(always)]
-    pub(crate) const fn is_manufacturers(self) -> bool {
+    pub(crate) const fn is_vendor(self) -> bool {
         self.0 >= Self::FIRST_OF_MANUFACTURERS
     }
 

@@ -50,7 +50,7 @@ fn opcodes_agree_with_names() {
         let opcode = Opcode(code);
         let name = opcode.name();
         let name_has = |part| name.contains(part);
-        assert_eq!((opcode.is_cnp(), opcode.is_manufacturers()), (code == 0x81, code >= 0xc0), "{code:#x}");
+        assert_eq!((opcode.is_cnp(), opcode.is_vendor()), (code == 0x81, code >= 0xc0), "{code:#x}");
         if !opcode.is_known() {
             assert_eq!(name, "UNKNOWN");
             assert!(!opcode.is_data() && !opcode.is_response() && opcode.ext_len() == 0, "{code:#x}");

@@ -145,7 +145,7 @@ fn failed(operation: &'static str, name: impl Into<String>) -> impl Fn(io::Error
 }
 
 /// Guard of a thread inside a [`Netns`]; dropping it returns the thread to its namespace, or aborts the
-/// process. A thread that gives up the right to return must [`stay`](Self::stay).
+/// process. A thread that drops the capability to return must [`stay`](Self::stay).
 #[derive(Debug)]
 #[must_use = "the thread leaves the namespace when this is dropped"]
 pub struct Entered {
@@ -155,7 +155,7 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Makes the thread stay: without the right to change namespaces it cannot return.
+    /// Makes the thread stay: without CAP_SYS_ADMIN it cannot return.
     pub fn stay(self) {
         // Not dropped; its descriptors are closed with the process.
         let _ = ManuallyDrop::new(self);
