@@ -18,8 +18,9 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PAIRS_NS, PARAMS,
-    QUEUE, REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, classifies_all, mode, test,
+    BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NAKS_IN_READS, NP, PAIRS,
+    PAIRS_NS, PARAMS, QUEUE, REQUESTERS, REQUESTS, RP, SHARES, STALE_ACKS, TIMES_NS, active_slot,
+    classifies_all, mode, test,
 };
 use crate::trace::PacketTrace;
 
@@ -350,12 +351,12 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn drops_stale_acks(&self) -> bool {
-        crate::maps::drops_stale_acks()
+        STALE_ACKS.load() != 0
     }
 
     #[inline(always)]
     fn takes_naks_in_reads(&self) -> bool {
-        crate::maps::takes_naks_in_reads()
+        NAKS_IN_READS.load() != 0
     }
 
     #[inline(always)]

@@ -149,23 +149,11 @@ pub fn mode() -> u32 {
 
 /// 1 = drop stale ACKs. Read-only too: Linux 6.1, which needs no such drops, would explore too many paths.
 #[unsafe(no_mangle)]
-static STALE_ACKS: Global<u32> = Global::new(0);
-
-/// Whether stale ACKs are dropped.
-#[inline(always)]
-pub fn drops_stale_acks() -> bool {
-    STALE_ACKS.load() != 0
-}
+pub static STALE_ACKS: Global<u32> = Global::new(0);
 
 /// 1 = soft-RoCE processes NAKs between the responses of a READ. Read-only too, and 0 on Linux 6.1.
 #[unsafe(no_mangle)]
-static NAKS_IN_READS: Global<u32> = Global::new(0);
-
-/// Whether soft-RoCE processes NAKs between the responses of a READ.
-#[inline(always)]
-pub fn takes_naks_in_reads() -> bool {
-    NAKS_IN_READS.load() != 0
-}
+pub static NAKS_IN_READS: Global<u32> = Global::new(0);
 
 /// The test map, if the program is under test.
 #[inline(always)]
