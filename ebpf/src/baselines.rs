@@ -16,19 +16,18 @@ mod packet;
 use core::hint::black_box;
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
-use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{
     __sk_buff, BPF_F_MMAPABLE, BPF_F_RECOMPUTE_CSUM, TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action,
     xdp_md,
 };
-use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::helpers::{
-    bpf_clone_redirect, bpf_redirect, bpf_skb_pull_data, bpf_skb_store_bytes, bpf_skb_vlan_push,
-    bpf_xdp_get_buff_len,
+    bpf_clone_redirect, bpf_ktime_get_ns, bpf_redirect, bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_skb_vlan_push, bpf_xdp_get_buff_len,
 };
 use aya_ebpf::macros::{classifier, map, xdp};
 use aya_ebpf::maps::{Array, PerCpuArray, ProgramArray};
 use aya_ebpf::programs::{TcContext, XdpContext};
+use aya_ebpf::{EbpfContext as _, Global};
 use dcqcn_common::classify::{Frame, classify, mapped};
 use dcqcn_common::flow::{FlowId, HashKeys, QpId, Set, set_index};
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
@@ -46,16 +45,13 @@ pub fn empty_xdp(_ctx: XdpContext) -> u32 {
 
 /// Interface that [`redirect_xdp`] sends packets out of; set before loading, loopback by default.
 #[unsafe(no_mangle)]
-pub static REDIRECT_TO: u32 = 1;
+static REDIRECT_TO: Global<u32> = Global::new(1);
 
 /// Redirects every packet to [`REDIRECT_TO`], in XDP.
 #[xdp(frags)]
 pub fn redirect_xdp(_ctx: XdpContext) -> u32 {
-    // SAFETY: a constant of the object, changed only before loading; volatile, because the compiler must
-    // not assume its value.
-    let to = unsafe { (&raw const REDIRECT_TO).read_volatile() };
     // SAFETY: plain integers.
-    unsafe { bpf_redirect(to, 0) as u32 }
+    unsafe { bpf_redirect(REDIRECT_TO.load(), 0) as u32 }
 }
 
 /// Drops every packet, in XDP.
@@ -215,7 +211,7 @@ const KEYS: HashKeys = HashKeys::new(0);
 const HORIZON_NS: u64 = 10_000_000_000;
 /// Mask of set indices in [`EDT`].
 #[unsafe(no_mangle)]
-pub static EDT_MASK: u32 = DEFAULT_FLOWS / WAYS as u32 - 1;
+static EDT_MASK: Global<u32> = Global::new(DEFAULT_FLOWS / WAYS as u32 - 1);
 
 /// Headers of RoCEv2 over IPv4 without tags or options: Ethernet, IPv4, UDP and BTH.
 const HEADERS_LEN: usize = 54;
@@ -249,9 +245,7 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
     let bytes = frame.frame_len() as u64;
     let hash = FlowId { src: [0; 4], receiver: id }.hash(&KEYS);
     let departure_ns = locked(
-        // SAFETY: a constant of the object, changed only before loading; volatile, because the compiler
-        // must not assume its value.
-        EDT.get_ptr_mut(set_index(hash, unsafe { (&raw const EDT_MASK).read_volatile() })),
+        EDT.get_ptr_mut(set_index(hash, EDT_MASK.load())),
         #[inline(always)]
         |set| {
             if set.find(&id, hash).missing {
