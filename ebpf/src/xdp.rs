@@ -109,11 +109,6 @@ impl Host<'static> for XdpHost<'_> {
 
     #[inline(always)]
     fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool {
-        let target = header(self.data(), self.data_end(), at);
-        if let Some(target) = target {
-            *target = *bytes;
-            return true;
-        }
-        false
+        header(self.data(), self.data_end(), at).map(|target| *target = *bytes).is_some()
     }
 }
