@@ -56,9 +56,8 @@ impl Message {
     }
 
     fn encode(self, request: &mut Encoder) {
-        for word in [0, self.ifindex, self.handle.0, self.parent.0, self.info] {
-            request.raw(&word.to_ne_bytes());
-        }
+        let words = [0, self.ifindex, self.handle.0, self.parent.0, self.info];
+        request.raw(words.map(u32::to_ne_bytes).as_flattened());
     }
 }
 

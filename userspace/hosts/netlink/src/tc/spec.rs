@@ -128,7 +128,7 @@ impl QdiscSpec {
             Self::Htb { default_minor, direct_qlen } => {
                 // struct tc_htb_glob: version, rate2quantum, defcls, debug, direct_pkts
                 let glob = [HTB_VERSION, HTB_RATE_TO_QUANTUM, u32::from(default_minor), 0, 0];
-                options.attribute(TCA_HTB_INIT, &words(glob));
+                options.attribute(TCA_HTB_INIT, glob.map(u32::to_ne_bytes).as_flattened());
                 options.attribute(TCA_HTB_DIRECT_QLEN, &direct_qlen.to_ne_bytes());
             }
             Self::Fq { limit, flow_limit, orphan_mask, buckets_log, horizon_ns, horizon_drop } => {
@@ -145,7 +145,8 @@ impl QdiscSpec {
                 // struct tc_tbf_qopt: rate, peakrate (none), limit, buffer, mtu (of the peak rate)
                 let mut parameters = rate.spec(0).to_vec();
                 parameters.extend_from_slice(&[0; RATE_SPEC_LEN]);
-                parameters.extend_from_slice(&words([limit_bytes, rate.ticks(burst_bytes), 0]));
+                let words = [limit_bytes, rate.ticks(burst_bytes), 0];
+                parameters.extend_from_slice(words.map(u32::to_ne_bytes).as_flattened());
                 options.attribute(TCA_TBF_PARMS, &parameters);
                 rate.encode_wide(options, TCA_TBF_RATE64);
                 options.attribute(TCA_TBF_BURST, &burst_bytes.to_ne_bytes());
@@ -216,15 +217,12 @@ impl HtbClass {
         // struct tc_htb_opt: rate, ceil, buffer, cbuffer, quantum, level (set by the kernel), prio
         let mut parameters = [rate, ceil].map(|rate| rate.spec(self.overhead_bytes)).concat();
         let (buffer, cbuffer) = (rate.ticks(self.burst_bytes), ceil.ticks(self.cburst_bytes));
-        parameters.extend(words([buffer, cbuffer, self.quantum_bytes, 0, self.priority]));
+        let words = [buffer, cbuffer, self.quantum_bytes, 0, self.priority];
+        parameters.extend_from_slice(words.map(u32::to_ne_bytes).as_flattened());
         options.attribute(TCA_HTB_PARMS, &parameters);
         rate.encode_wide(options, TCA_HTB_RATE64);
         ceil.encode_wide(options, TCA_HTB_CEIL64);
     }
-}
-
-fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 #[cfg(test)]
