@@ -201,12 +201,10 @@ impl Netlink {
             DriverInfo { command, driver: NONE, version: NONE, firmware: NONE, bus: NONE, rest: [0; 64] };
         let mut ifr_name = [0; libc::IFNAMSIZ];
         // The last byte stays zero; longer names do not exist.
-        for (to, from) in ifr_name
-            .get_mut(..name.len())
-            .filter(|_| name.len() < libc::IFNAMSIZ)?
-            .iter_mut()
-            .zip(name.bytes())
-        {
+        if name.len() >= ifr_name.len() {
+            return None;
+        }
+        for (to, from) in ifr_name.iter_mut().zip(name.bytes()) {
             *to = libc::c_char::from_ne_bytes([from]);
         }
         let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut info).cast() };
