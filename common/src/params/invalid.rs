@@ -348,6 +348,10 @@ mod tests {
                 "rate_to_set_on_first_cnp = 1mbit is below rpg_min_rate = 10mbit: raise it, set it to 0 (off) or lower rpg_min_rate",
             ),
             (
+                range(row(Table::Queue, "scheduler"), 2, 0, 1, Unit::Choice(&["strict", "dwrr"])),
+                "queue.3.scheduler = 2 is out of range: strict, dwrr",
+            ),
+            (
                 range(Name::Scalar("alpha_bits"), 20, 10, 31, Unit::OneOf(&[10, 31])),
                 "alpha_bits = 20 is out of range: 10 or 31",
             ),
