@@ -78,8 +78,10 @@ pub struct Roce {
     pub is_trimmed: bool,
 }
 
-/// Maximum number of a super-packet's packets that are counted and charged. With this limit, a buffer of 64 KB with headers and
-/// `wire_overhead` per packet remains below 2^20 bytes, the pacer's range. A guest may specify shorter segments.
+/// Maximum number of packets of a super-packet that are counted and charged.
+///
+/// With this limit, a buffer of 64 KB with headers and `wire_overhead` per packet remains below 2^20 bytes, the pacer's
+/// range. A guest may specify shorter segments.
 pub(crate) const MAX_SEGMENTS: u32 = 2_048;
 
 /// The packets on the wire that one buffer becomes.
