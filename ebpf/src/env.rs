@@ -27,11 +27,7 @@ use crate::trace::PacketTrace;
 /// The learned pairs are shared by all attachments, and so is the limit of learning.
 #[inline(always)]
 fn time_slot(which: Time) -> Option<*mut u64> {
-    if which == Time::PAIRS {
-        PAIRS_NS.get_ptr_mut(0)
-    } else {
-        TIMES_NS.get_ptr_mut(which.index() as u32)
-    }
+    if which == Time::PAIRS { PAIRS_NS.get_ptr_mut(0) } else { TIMES_NS.get_ptr_mut(which.index() as u32) }
 }
 
 /// Removes the flows of set `index` of `table` that were last used before `before_ns`; returns how many.

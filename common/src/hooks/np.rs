@@ -311,12 +311,8 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, fast: bool
     let udp = UdpRepr::parse(Udp::new(udp));
     let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else { return false };
     let [m0, m1, m2, m3, m4, m5] = source_mac(p, [d0, d1, d2, d3, d4, d5], fast);
-    let repr = CnpRepr {
-        udp_sport: udp.src_port,
-        dest_qpn,
-        hint,
-        tos: ecn::tos(p.hot.cnp_dscp, Ecn::NOT_ECT),
-    };
+    let tos = ecn::tos(p.hot.cnp_dscp, Ecn::NOT_ECT);
+    let repr = CnpRepr { udp_sport: udp.src_port, dest_qpn, hint, tos };
     let pcp = p.hot.cnp_802p_prio;
     s.set_tag_priority(pcp);
     if roce.l3 > Ethernet::LEN {
