@@ -320,7 +320,7 @@ mod tests {
             more_fragments: false,
             fragment_offset: 0,
             ttl: 64,
-            protocol: udp::IP_PROTOCOL,
+            protocol: IP_PROTOCOL,
             src: [192, 168, 0, 7],
             dst: [192, 168, 0, 7],
         }
