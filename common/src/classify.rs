@@ -238,7 +238,7 @@ pub const fn mapped(addr: [u8; 4]) -> [u32; 4] {
 /// Whether an address ([`mapped`] or [`words`]) can belong to a single remote host: not multicast, loopback or
 /// unspecified.
 #[inline(always)]
-pub(crate) const fn is_remote_host(addr: [u32; 4]) -> bool {
+pub(crate) const fn is_of_one_host(addr: [u32; 4]) -> bool {
     let [a, b, c, d] =
         [u32::from_be(addr[0]), u32::from_be(addr[1]), u32::from_be(addr[2]), u32::from_be(addr[3])];
     if a | b == 0 && c == 0xffff {
@@ -558,16 +558,16 @@ mod tests {
         for text in
             ["1.0.0.0", "10.0.0.255", "126.255.255.255", "128.0.0.1", "192.168.0.1", "223.255.255.255"]
         {
-            assert!(is_remote_host(v4(text)), "{text}");
+            assert!(is_of_one_host(v4(text)), "{text}");
         }
         for text in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.0", "239.1.1.1", "255.255.255.255"] {
-            assert!(!is_remote_host(v4(text)), "{text}");
+            assert!(!is_of_one_host(v4(text)), "{text}");
         }
         for text in ["fe80::1", "fd00::1", "2001:db8::", "::2", "::1:0:0:1", "1::1", "fe00::", "0:1::1"] {
-            assert!(is_remote_host(v6(text)), "{text}");
+            assert!(is_of_one_host(v6(text)), "{text}");
         }
         for text in ["::", "::1", "ff00::", "ff02::1", "::ffff:224.0.0.1"] {
-            assert!(!is_remote_host(v6(text)), "{text}");
+            assert!(!is_of_one_host(v6(text)), "{text}");
         }
     }
 }

@@ -13,7 +13,7 @@ entries!(NpFlow: FlowId);
 
 /// How long a flow that was cut keeps its slot after its last packet: a million packets can fill an empty table, and
 /// an evicted flow restarts at line rate.
-pub(crate) const CUT_FLOW_GRACE_NS: u64 = 1_000_000_000;
+pub(crate) const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
 
 impl RpHot {
     #[inline(always)]

@@ -10,7 +10,7 @@
 
 use core::ops::{Deref, DerefMut};
 
-use super::entry::CUT_FLOW_GRACE_NS;
+use super::entry::CUT_FLOW_KEEPS_PLACE_NS;
 use super::lock::{HELD, LockError, TRIES, acquire, acquire_if_unchanged, release};
 use super::set::{WAY_BITS, home_way, tag};
 use super::{Cnps, FlowId, RpCold, RpHot, RpSet};
@@ -49,7 +49,7 @@ impl FlowPeek {
         let [requests_ns, responses_ns] = self.last_ns;
         let last_seen_ns = requests_ns.max(responses_ns);
         let is_used = (last_seen_ns != 0) as u64;
-        let grace_ns = (self.active as u64).wrapping_mul(CUT_FLOW_GRACE_NS);
+        let grace_ns = (self.active as u64).wrapping_mul(CUT_FLOW_KEEPS_PLACE_NS);
         last_seen_ns.max(self.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
     }
 }

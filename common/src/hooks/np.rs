@@ -1,7 +1,7 @@
 //! NP (notification point): the CNP limiter, and the rewrite of a cloned data packet as a CNP.
 
 use super::{Cloned, Env, Skb, TcVerdict, class_of, count_packets, record, set_class};
-use crate::classify::{Frame, Roce, is_remote_host};
+use crate::classify::{Frame, Roce, is_of_one_host};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, NpFlow, NpPeek, QpId, set_index};
 use crate::layout::{Pair, PairSource, Time, WAYS};
@@ -25,7 +25,7 @@ pub fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
     // The lowest bit of the first byte marks a group address (IEEE 802.3 §3.2.3), which is never a source.
     let has_hosts = |[dst, .., src]: &[u8; 7]| (dst | src) & 1 == 0;
     frame.header(0).is_some_and(has_hosts)
-        && roce.addresses(frame).is_some_and(|(src, dst)| is_remote_host(src) && is_remote_host(dst))
+        && roce.addresses(frame).is_some_and(|(src, dst)| is_of_one_host(src) && is_of_one_host(dst))
 }
 
 /// Whether the NP answers ECT packets too, because the daemon has reported recently that this host is congested.
