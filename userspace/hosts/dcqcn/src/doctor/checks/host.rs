@@ -16,7 +16,7 @@ pub(super) fn kernel(snapshot: &Snapshot) -> Option<Finding> {
         let fix = "boot Linux 6.1 or later if the programs do not attach";
         Some(Finding::warning("kernel-old", what, evidence).fix(fix))
     } else if snapshot.attachments.iter().any(|attached| attached.tc_mode == "clsact") {
-        let what = "no TCX: programs use clsact, cannot be replaced in place, and doctor cannot list them";
+        let what = "no TCX: the programs are clsact filters, and a filter of priority 1 may run before them";
         Some(Finding::info("no-tcx", what, evidence).fix("optional: boot Linux 6.6 or later"))
     } else if snapshot.host.realtime && version >= (6, 18) {
         let what =

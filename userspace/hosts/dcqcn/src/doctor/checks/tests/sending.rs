@@ -587,7 +587,7 @@ fn host_faults_found() {
     planted("kernel-realtime", Error, |s| {
         (s.host.kernel, s.host.realtime) = ("6.18.1-rt".into(), true);
     });
-    planted("no-tcx", Info, |s| s.attachments[0].tc_mode = "clsact".into());
+    planted("no-tcx", Info, |s| s.attachments[0].tc_mode = "clsact".into()).has(&["a filter of priority 1"]);
     // CONFIG_XDP_SOCKETS is for AF_XDP, which dcqcn does not use.
     let finding = planted("no-xdp", Error, |s| s.host.xdp = Some(false));
     assert_eq!(finding.fix.as_deref(), Some("use a kernel with CONFIG_BPF_SYSCALL"));
