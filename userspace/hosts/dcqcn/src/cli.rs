@@ -302,6 +302,12 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     is_not_attached.then_some((NOT_ATTACHED, false))
 }
 
+/// Whether the command line accepts these words, or why not.
+#[cfg(test)]
+pub(crate) fn usage_error(words: &str) -> Option<clap::Error> {
+    Cli::try_parse_from(words.split(' ')).err()
+}
+
 /// Parses a duration in the range `allowed`, which is `range` as text.
 fn duration_in(text: &str, allowed: RangeInclusive<Duration>, range: &str) -> Result<Duration, String> {
     let duration = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;

@@ -55,8 +55,8 @@ pub(super) fn programs(snapshot: &Snapshot, attached: &Attached) -> Option<Findi
         let programs = attached.programs.join(", ");
         let evidence = format!("attached with {programs}; the kernel lists no program of dcqcn at {missing}");
         let fix = format!(
-            "`dcqcn detach {iface}`, then `dcqcn attach {iface}` with the same options (`dcqcn config show {iface}` \
-             prints them)"
+            "`dcqcn config show {iface} --out {iface}.toml`, `dcqcn detach {iface}`, \
+             `dcqcn attach {iface} --config {iface}.toml`"
         );
         return Some(Finding::error("program-missing", what, evidence).fix(fix));
     }

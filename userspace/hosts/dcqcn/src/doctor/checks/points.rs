@@ -158,7 +158,7 @@ pub(super) fn cnps_invalid(reading: &Reading<'_>) -> Option<Finding> {
     let what = "CNPs with a wrong ICRC or invalid fields are ignored";
     let fix = format!(
         "a device on the path rewrites them (NAT?) or they are forged: `tcpdump -i {} -w cnp.pcap udp port \
-         4791`, then `dcqcn-lab replay cnp.pcap`",
+         4791`, then `dcqcn-lab replay cnp.pcap --hook ingress`",
         reading.iface
     );
     (invalid != 0).then(|| Finding::warning("cnp-invalid", what, evidence).fix(fix))

@@ -41,7 +41,19 @@ fn planted(id: &str, severity: Severity, plant: impl FnOnce(&mut Snapshot)) -> F
     assert_eq!(finding.severity, severity, "{finding:?}");
     assert!(!finding.evidence.is_empty() && !finding.what.is_empty());
     assert!(!finding.evidence.contains("unknown parameter"), "{finding:?}");
+    finding.fix.iter().for_each(|fix| check_commands(fix));
     finding
+}
+
+/// Asserts that the command line accepts the commands of a fix, with values for its placeholders.
+fn check_commands(fix: &str) {
+    let values = [("ADDRESS", "10.0.0.1"), ("PEER_QPN", "35"), ("QPN", "17"), ("DSCP", "10"), ("RATE", "1gbit")];
+    let fix = values.iter().fold(fix.to_owned(), |fix, (name, value)| fix.replace(name, value));
+    let quoted = fix.split('`').skip(1).step_by(2).flat_map(|quoted| quoted.split(" && "));
+    for command in quoted.filter(|command| command.starts_with("dcqcn ") && !command.ends_with("...")) {
+        let error = crate::cli::usage_error(command);
+        assert!(error.is_none(), "{command}: {error:?}");
+    }
 }
 
 impl Finding {
@@ -145,8 +157,9 @@ fn recordings_show_only_their_own_fault() {
 fn attachment_faults_are_found() {
     planted("nothing-attached", Warning, |s| s.attachments.clear()).has(&["dcqcn attach eth0"]);
     planted("interface-gone", Error, |s| s.attachments[0].alive = false);
+    // The options are saved before they are lost.
     planted("program-missing", Error, |s| s.attachments[0].running.retain(|p| p.hook != "egress"))
-        .has(&["egress"]);
+        .has(&["egress", "fix: `dcqcn config show eth0 --out eth0.toml`, `dcqcn detach eth0`"]);
     planted("others-first", Warning, |s| {
         s.attachments[0].before_ours = vec!["cil_to_netdev (program 12) at egress".into()];
     })
@@ -249,7 +262,7 @@ fn np_and_rp_faults_are_found() {
         count(s, "egress", "rp_from_process_packets", 3_000);
     });
     assert!(datagrams.fix.is_some_and(|fix| fix.contains("raw socket: 3000 packets")));
-    planted("cnp-invalid", Warning, |s| count(s, "ingress", "rp_cnp_invalid", 1));
+    planted("cnp-invalid", Warning, |s| count(s, "ingress", "rp_cnp_invalid", 1)).has(&["--hook ingress"]);
     planted("cnp-no-cut", Warning, |s| count(s, "ingress", "rp_cnp_handled", 0));
     // All suppressed by a CNP before the first reading.
     absent("ce-no-cnp", |s| {
