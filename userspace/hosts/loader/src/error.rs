@@ -116,7 +116,7 @@ pub enum Error {
          or skip this step: `dcqcn attach {iface}` selects a pacer that the kernel has"
     )]
     NoFq { iface: String },
-    #[error("this kernel has no {qdisc} qdisc (CONFIG_NET_SCH_{}); use `--queues auto`", qdisc.to_uppercase())]
+    #[error("this kernel has no {qdisc} qdisc (CONFIG_NET_SCH_{}); use `--queues=auto`", qdisc.to_uppercase())]
     Queues { qdisc: &'static str },
     #[error("{iface} is managed by another `dcqcn run`; stop it first")]
     Served { iface: String },
@@ -359,6 +359,12 @@ mod tests {
         }
         assert!(of(libc::EROFS).to_string().contains("`mount -o remount,rw /run/dcqcn/bpf`"));
         assert!(matches!(of(libc::EIO), Error::Dataplane(_)));
+    }
+
+    #[test]
+    fn missing_qdisc_names_option_with_its_value() {
+        let text = Error::Queues { qdisc: "ets" }.to_string();
+        assert!(text.contains("`--queues=auto`"), "the next word would be an interface: {text}");
     }
 
     #[test]
