@@ -36,7 +36,7 @@ const PACKET: &str = "hook=2 verdict=0 counted=1 counted_high=0 bytes=1082 src=:
 fn fields_documented() {
     let reading = reading("eth0", 10, 2);
     let np = vec![NpFlow::new(FlowId::NONE)];
-    let pairs = vec![(QpId::NONE, Pair::new(7, PairSource::Cm))];
+    let pairs = vec![(QpId { vlan: 10, ..QpId::NONE }, Pair::new(7, PairSource::Cm))];
     let flows =
         FlowsReport::new("eth0".into(), &reading.params, reading.at_ns, reading.rp.clone(), np, pairs);
     let depths = vec![vec![0]; 8];
