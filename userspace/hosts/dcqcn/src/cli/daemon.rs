@@ -262,6 +262,9 @@ impl fmt::Display for Report {
         if self.is_brief {
             return Ok(());
         }
+        if let Some(why) = &status.without_group {
+            writeln!(f, "{why}")?;
+        }
         match (&status.config, status.confirm_within_s) {
             (Some(name), Some(left)) => {
                 writeln!(
@@ -413,6 +416,14 @@ mod tests {
         assert_eq!(status(false, &[], 0), "starting: manages no interface yet\n");
         assert_eq!(status(false, &["eth0"], 3), "starting: manages eth0\nstill to attach: 3\n");
         assert_eq!(status(true, &[], 0), "manages no interface\n");
+    }
+
+    #[test]
+    fn status_names_group_without_access() {
+        let without_group = Some("[control] group `x` does not exist".into());
+        let status = Some(Status { is_ready: true, without_group, ..Status::default() });
+        let report = Report { outcome: Outcome::Done, error: None, status, applied: None, is_brief: false };
+        assert_eq!(report.to_string(), "manages no interface\n[control] group `x` does not exist\n");
     }
 
     #[test]
