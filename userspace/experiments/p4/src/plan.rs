@@ -32,13 +32,16 @@ const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
 const OWN: [&str; 8] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "trim", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.
-const NOT_IN_P4: [&str; 10] = [
+const NOT_IN_P4: [&str; 13] = [
     "queue_source",
     "priority_major",
     "event_rate",
     "ect_enable",
     "np_host_congestion",
     "roce_dscp",
+    "pfc_wd_detection_time",
+    "pfc_wd_restoration_time",
+    "pfc_wd_action",
     "tail_loss_probe",
     "tail_loss_probe_floor",
     "tail_loss_probe_limit",

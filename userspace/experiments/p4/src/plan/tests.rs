@@ -65,9 +65,10 @@ fn config_becomes_entries() {
     assert_eq!(lines(&plan, "ipv4_route"), ["route 10.0.1.0/24 => 1 02:00:00:00:00:01 02:00:00:00:00:02"]);
     assert_eq!((lines(&plan, "np_pair").len(), lines(&plan, "rp_pair").len()), (1, 1));
     assert_eq!(plan.not_in_p4, []);
-    let others = self::plan(&FILE.replace("fast_cnp = true", "queue_source = 'backlog'")).unwrap();
+    let others = "queue_source = 'backlog'\npfc_wd_detection_time = '200ms'\n[pfc.3]\nrx = true\n[queue.3]\nweight = 7";
+    let others = self::plan(&FILE.replace("fast_cnp = true", others)).unwrap();
     let ignored: Vec<String> = others.not_in_p4.iter().map(Key::to_string).collect();
-    assert_eq!(ignored, ["queue_source"]);
+    assert_eq!(ignored, ["queue_source", "pfc_wd_detection_time", "queue.3.weight", "pfc.3.rx"]);
 }
 
 #[test]
