@@ -44,8 +44,8 @@ enum ExportFormat {
 /// Import the configuration of a SONiC switch or an NVIDIA NIC.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-sonic: WRED_PROFILE (green packets), QUEUE, DSCP_TO_TC_MAP, TC_TO_QUEUE_MAP, PORT_QOS_MAP, PORT speed and SCHEDULER pir
-of the port are imported. Fields without a counterpart are listed.
+sonic: of the port, imports PORT speed, PORT_QOS_MAP with its maps, QUEUE, WRED_PROFILE (green packets), SCHEDULER,
+BUFFER_PG and PFC_WD. Fields without a counterpart are listed.
 
 nvidia: reads the files of roce_rp and roce_np, or those of debugfs' cc_params, in the firmware's units: microseconds,
 Mbit/s, 64 bytes for rpg_byte_reset. The path may also be a copy of the directory, the output of `grep -r . DIR`, of
