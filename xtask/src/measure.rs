@@ -66,10 +66,8 @@ pub(crate) fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<()> {
     prepare(workspace, "demo", &[build::LAB])?;
     let plots = workspace.host_target().join("demo");
     fs::create_dir_all(&plots)?;
-    header("dcqcn-lab incast: 4 senders into 200 Mbit/s, without and with DCQCN");
-    let mut command = Command::new(workspace.lab());
-    command.args(["incast", "--senders", "4", "--link", "200mbit", "--duration", "10s"]);
-    let text = output_of(command.args(["--control", "both", "--plot"]).arg(&plots).args(&args.lab))?;
+    header("dcqcn-lab incast, without and with DCQCN");
+    let text = output_of(&mut incast(&workspace.lab(), &plots, &args.lab))?;
     header(format_args!("plots in {}", workspace.relative(&plots)));
     if !args.report {
         return Ok(());
@@ -79,6 +77,13 @@ pub(crate) fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<()> {
     page::write_text(workspace, DEMO, DEMO, &origin, table)?;
     fs::copy(plots.join(DEMO_PICTURE), workspace.root().join("docs/measured").join(DEMO_PICTURE))?;
     Ok(())
+}
+
+/// The lab's incast, whose defaults are those of the demonstration: the lab accepts an option only once.
+fn incast(lab: &Path, plots: &Path, more: &[String]) -> Command {
+    let mut command = Command::new(lab);
+    command.args(["incast", "--plot"]).arg(plots).args(more);
+    command
 }
 
 /// Options of `cargo xtask soak`.
@@ -386,6 +391,26 @@ mod tests {
         assert!(page::ensure_tables_are(BENCH, &tables).unwrap().contains(BENCH_PLOT));
         assert!(page::ensure_tables_are(DEMO, &[DEMO]).unwrap().contains(DEMO_PICTURE));
         assert!(page::ensure_tables_are(FLEET, &["faults", "scale", "gate"]).is_ok());
+    }
+
+    #[test]
+    fn demo_passes_options_of_the_page_once() {
+        let page = Workspace::locate().unwrap().root().join("docs/first-steps/demo.md");
+        let page = fs::read_to_string(page).unwrap();
+        let lines = page.lines().filter_map(|line| line.strip_prefix("cargo xtask demo -- "));
+        let commands: Vec<Vec<String>> = lines
+            .map(|line| line.split_whitespace().take_while(|word| *word != "#").map(str::to_owned).collect())
+            .collect();
+        assert!(commands.len() > 1, "{commands:?}");
+        for more in commands {
+            let command = incast(Path::new("lab"), Path::new("plots"), &more);
+            let mut options: Vec<_> = command.get_args().filter_map(|word| word.to_str()).collect();
+            options.retain(|word| word.starts_with("--"));
+            let given = options.len();
+            options.sort_unstable();
+            options.dedup();
+            assert_eq!(options.len(), given, "{more:?}");
+        }
     }
 
     #[test]
