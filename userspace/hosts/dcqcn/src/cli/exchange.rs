@@ -298,13 +298,40 @@ impl ExportArgs {
         };
         let Some(path) = self.out else { return out.text(&text) };
         replace(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
-        out.text(&format!("{iface}: written to {}\n", path.display()))
+        out.show(&Written { iface: &iface, file: path.display().to_string() })
+    }
+}
+
+/// What `export --out` did.
+#[derive(Serialize)]
+struct Written<'a> {
+    iface: &'a str,
+    file: String,
+}
+
+impl fmt::Display for Written<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: written to {}", self.iface, self.file)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::switch_port;
+    use dcqcn_support::cli::Output;
+
+    use super::{Written, switch_port};
+
+    #[test]
+    fn written_file_of_export_printed_as_text_and_json() {
+        let printed = |json: bool| {
+            let mut bytes = Vec::new();
+            Output::new(&mut bytes, json).show(&Written { iface: "eth0", file: "eth0.txt".into() }).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        assert_eq!(printed(false), "eth0: written to eth0.txt\n");
+        let report: serde_json::Value = serde_json::from_str(&printed(true)).unwrap();
+        assert_eq!(report, serde_json::json!({"json_version": 1, "iface": "eth0", "file": "eth0.txt"}));
+    }
 
     #[test]
     fn unusable_port_of_export_rejected() {
