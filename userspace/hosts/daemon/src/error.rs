@@ -36,7 +36,7 @@ pub enum Error {
     Refused { iface: String, source: attach::Error },
     #[error("the revert is incomplete: {failed}")]
     NotReverted { failed: String },
-    #[error("still attached, as detaching failed: {ifaces}; run `dcqcn detach`")]
+    #[error("still attached, as detaching failed: {ifaces}; run `dcqcn detach {}`", .ifaces.replace(", ", ","))]
     StillAttached { ifaces: String },
     #[error("{0} panicked")]
     Panicked(&'static str),
@@ -108,6 +108,12 @@ mod tests {
     use dcqcn_support::causes::one_line;
 
     use super::*;
+
+    #[test]
+    fn interfaces_still_attached_named_as_detach_takes_them() {
+        let text = Error::StillAttached { ifaces: "eth0, eth1".into() }.to_string();
+        assert!(text.ends_with("failed: eth0, eth1; run `dcqcn detach eth0,eth1`"), "{text}");
+    }
 
     #[test]
     fn locks_trials_and_full_disks_are_temporary() {

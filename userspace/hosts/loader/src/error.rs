@@ -203,7 +203,9 @@ pub enum Error {
          before RDMA traffic"
     )]
     NotOfNetworkd { iface: String },
-    #[error("{iface}: packet logging is off; `dcqcn detach` it and `dcqcn attach` it with --log-packets")]
+    #[error(
+        "{iface}: packet logging is off; run `dcqcn detach {iface}`, and attach it again with `--log-packets`"
+    )]
     NoPacketLog { iface: String },
     #[error("{iface}: none of its programs is attached")]
     NoPrograms { iface: String },
@@ -331,6 +333,12 @@ fn ip_link_keyword(mode: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missing_packet_log_has_runnable_fix() {
+        let text = Error::NoPacketLog { iface: "eth0".into() }.to_string();
+        assert!(text.contains("`dcqcn detach eth0`") && text.contains("`--log-packets`"), "{text}");
+    }
 
     #[test]
     fn read_only_file_system_named_with_fix() {

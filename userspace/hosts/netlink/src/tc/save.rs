@@ -223,7 +223,8 @@ impl Netlink {
         }
         match netns::in_temporary_netns(|| rehearse(there)) {
             Err(Error::Netns { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Ok(Some(
-                "recreating it cannot be tested without CAP_SYS_ADMIN; run `dcqcn attach` once, a daemon takes it over"
+                "recreating it cannot be tested without CAP_SYS_ADMIN; run `dcqcn attach IFACE` once, a daemon takes \
+                 it over"
                     .to_owned(),
             )),
             result => result,

@@ -86,7 +86,9 @@ impl ManagedInterfaces {
             if bypassed.is_empty() {
                 tracing::info!(iface, "programs see packets again");
             } else if served.bypassed.is_empty() {
-                let next = "run `dcqcn detach` and reload this daemon, so that its programs run first again";
+                let next = format!(
+                    "run `dcqcn detach {iface}` and reload this daemon, so that its programs run first again"
+                );
                 tracing::error!(iface, bypassed, next, "programs see no packets");
             }
             served.bypassed = bypassed;

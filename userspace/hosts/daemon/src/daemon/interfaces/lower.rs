@@ -135,7 +135,9 @@ impl ManagedInterfaces {
             if missing.is_empty() {
                 tracing::info!(iface, "attachment complete again");
             } else {
-                let next = "`dcqcn doctor` shows the fix; or run `dcqcn detach` and reload this daemon";
+                let next = format!(
+                    "`dcqcn doctor` shows the fix; or run `dcqcn detach {iface}` and reload this daemon"
+                );
                 tracing::error!(iface, missing, next, "attachment incomplete");
             }
             served.missing = missing;

@@ -135,7 +135,7 @@ impl Trial {
         match self.0.take().map(attach::detach_id) {
             None | Some(Ok(_) | Err(attach::Error::NotAttached { .. })) => Ok(()),
             Some(Err(error)) => {
-                Err(error).context("cannot detach after the check; retry with `dcqcn detach`")
+                Err(error).context("cannot detach after the check; retry with `dcqcn detach IFACE`")
             }
         }
     }
