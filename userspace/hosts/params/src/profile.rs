@@ -31,7 +31,7 @@ pub enum ProfileError {
     #[error("profile `{0}` depends on the link's rate, which is unknown; set it, as in `link_rate=200mbit`")]
     NoRate(&'static str),
     #[error(
-        "profile `lab` is for links up to {}, this one has {}: use profile `paper`",
+        "profile `lab` is for links up to {}, this one has {}: use profile `paper`, or correct `link_rate`",
         Quantity(Profile::MAX_LAB_RATE_BPS, Unit::BitsPerSecond), Quantity(*.0, Unit::BitsPerSecond)
     )]
     TooFast(u64),
@@ -277,6 +277,8 @@ mod tests {
         assert_eq!(Profile::Lab.config(Some(0)), Err(ProfileError::NoRate("lab")));
         let refused = Profile::Lab.config(Some(10_000_000_000)).unwrap_err().to_string();
         assert!(refused.contains("up to 1gbit, this one has 10gbit"), "{refused}");
+        // A virtual interface's speed is its driver's default.
+        assert!(refused.ends_with("use profile `paper`, or correct `link_rate`"), "{refused}");
     }
 
     #[test]
