@@ -267,7 +267,10 @@ pub(super) fn pauses_without_effect(reading: &Reading<'_>) -> Option<Finding> {
     } else if s.rp_enable == 0 {
         ("rp_enable = off: flows are not paced", reading.set("rp_enable=on"))
     } else if s.pacer != PACER_FQ {
-        let fix = format!("{} with `--pacer fq`", reattach(reading.iface));
+        let fix = match reading.snapshot.host.fq {
+            Some(false) => format!("use a kernel with CONFIG_NET_SCH_FQ, or {}", off()),
+            _ => format!("{} with `--pacer fq`", reattach(reading.iface)),
+        };
         ("the pacer is not fq, which enforces departure times", fix)
     } else if s.link_rate_bps == 0 {
         ("link_rate = 0: the duration of a pause is unknown", reading.set("link_rate=RATE"))

@@ -47,7 +47,8 @@ fn planted(id: &str, severity: Severity, plant: impl FnOnce(&mut Snapshot)) -> F
 
 /// Asserts that the command line accepts the commands of a fix, with values for its placeholders.
 fn check_commands(fix: &str) {
-    let values = [("ADDRESS", "10.0.0.1"), ("PEER_QPN", "35"), ("QPN", "17"), ("DSCP", "10"), ("RATE", "1gbit")];
+    let values =
+        [("ADDRESS", "10.0.0.1"), ("PEER_QPN", "35"), ("QPN", "17"), ("DSCP", "10"), ("RATE", "1gbit")];
     let fix = values.iter().fold(fix.to_owned(), |fix, (name, value)| fix.replace(name, value));
     let quoted = fix.split('`').skip(1).step_by(2).flat_map(|quoted| quoted.split(" && "));
     for command in quoted.filter(|command| command.starts_with("dcqcn ") && !command.ends_with("...")) {

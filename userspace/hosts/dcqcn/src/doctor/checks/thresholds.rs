@@ -1,6 +1,6 @@
 //! Fit of the parameters to the link, and their stability.
 
-use dcqcn_common::params::{MIN_RATE_BPS, PACER_NONE, RP_VARIANT_PAPER, WredConfig};
+use dcqcn_common::params::{MIN_RATE_BPS, PACER_NONE, QUEUES_MAJOR, RP_VARIANT_PAPER, WredConfig};
 use dcqcn_netlink::tc::Shaping;
 use dcqcn_params::fluid::{self, Bottleneck};
 
@@ -67,7 +67,7 @@ pub(super) fn rate_unknown(reading: &Reading<'_>) -> Option<Finding> {
     let config = &reading.config;
     let unknown = reading.marking_classes().into_iter().any(|tc| config.drain_rate_bps(tc) == 0);
     let what = "the drain rate of the queues is unknown: nothing is marked";
-    let fix = reading.set("link_rate=10gbit");
+    let fix = reading.set("link_rate=RATE");
     (config.scalars.cp_enable != 0 && unknown)
         .then(|| Finding::error("rate-unknown", what, "link_rate and drain_rate are 0").fix(fix))
 }
@@ -95,7 +95,9 @@ pub(super) fn shaper(reading: &Reading<'_>) -> Option<Finding> {
     let link = reading.link().filter(|_| reading.config.scalars.cp_enable != 0)?;
     let shaper = link.shaper.as_ref()?;
     let served_bps = shaper.served_bps().filter(|bps| *bps / MIN_PERCENT < shaper.rate_bps / 100);
-    if served_bps.is_none() && shaper.burst_ns >= Shaping::MIN_BURST_NS {
+    // `attach --queues=htb` chooses the burst of its class: only the thresholds can be changed.
+    let ours = shaper.name == format!("htb class {QUEUES_MAJOR:x}:ffff");
+    if served_bps.is_none() && (ours || shaper.burst_ns >= Shaping::MIN_BURST_NS) {
         return None;
     }
     let burst_bytes = |ns| u128::from(shaper.rate_bps) * u128::from(ns) / 8 / 1_000_000_000;
@@ -122,18 +124,18 @@ pub(super) fn shaper(reading: &Reading<'_>) -> Option<Finding> {
         None => GOOD_BURST_NS,
     };
     let drain = rate(served_bps.unwrap_or(shaper.rate_bps) / 100 * 95);
-    let mut fix = format!("set a burst of {} bytes ({})", burst_bytes(min_burst_ns), time(min_burst_ns));
+    let burst = format!("set a burst of {} bytes ({})", burst_bytes(min_burst_ns), time(min_burst_ns));
     let classes = reading.marking_classes();
-    if !classes.is_empty() {
-        let drains: Vec<String> = classes.iter().map(|tc| format!("wred.{tc}.drain_rate={drain}")).collect();
-        fix += &format!("; or mark for a lower rate: {}", reading.set(&drains.join(" ")));
-    }
+    let drains: Vec<String> = classes.iter().map(|tc| format!("wred.{tc}.drain_rate={drain}")).collect();
+    let lower =
+        (!classes.is_empty()).then(|| format!("mark for a lower rate: {}", reading.set(&drains.join(" "))));
+    let fixes: Vec<String> = (!ours).then_some(burst).into_iter().chain(lower).collect();
     let (finding, what): (fn(_, String, String) -> _, _) = if served_bps.is_some() {
         (Finding::warning, "the shaper is slower than its rate: its queue is longer than marking assumes")
     } else {
         (Finding::info, "the shaper's burst is too short: a late timer makes it slower than its rate")
     };
-    Some(finding("shaper-burst", what.to_owned(), evidence).fix(fix))
+    Some(finding("shaper-burst", what.to_owned(), evidence).fix(fixes.join("; or ")))
 }
 
 /// `kmax-below-frames`: with thresholds of a frame or two, packets are marked without congestion.

@@ -155,6 +155,16 @@ fn threshold_faults_are_found() {
     // No finding if the shaper reaches its rate, or if too few samples had a backlog.
     absent("shaper-burst", shaped(25_600_000, 95, 4_900_000));
     absent("shaper-burst", shaped(25_600_000, 50, 100_000));
+    // `attach --queues=htb` has no option for the burst of its class.
+    let of_queues = |waiting, sent_bytes| {
+        move |s: &mut Snapshot| {
+            shaped(3_200_000, waiting, sent_bytes)(s);
+            link(s).shaper.as_mut().unwrap().name = "htb class dc03:ffff".into();
+        }
+    };
+    absent("shaper-burst", of_queues(50, 100_000));
+    planted("shaper-burst", Warning, of_queues(95, 4_500_000))
+        .has(&["fix: mark for a lower rate: `dcqcn set"]);
     planted("alpha-timer", Warning, |s| set(s, "min_time_between_cnps", "60us"));
     planted("min-rate", Warning, |s| {
         set(s, "rpg_min_rate", "1gbit");
@@ -314,6 +324,12 @@ fn honoured_pauses_reported() {
         })
         .has(&[why]);
     }
+    planted("pfc-no-effect", Warning, |s| {
+        watched(s);
+        set(s, "pacer", "none");
+        s.host.fq = Some(false);
+    })
+    .has(&["fix: use a kernel with CONFIG_NET_SCH_FQ, or `dcqcn set eth0 pfc.3.rx=off`"]);
 }
 
 #[test]
