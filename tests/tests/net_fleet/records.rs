@@ -82,6 +82,22 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
     Ok(())
 }
 
+/// The approval of the last wave ends the rollout: nothing is left for a coordinator.
+#[test]
+fn last_approval_needs_no_coordinator() -> Result<()> {
+    require_installed!(Etcd);
+    let fixture = FleetFixture::new(1, 1)?;
+    let unjudged = WATCHED.replace("3s", "1s") + "\n[gate]\nmin_judged = 2";
+    let mut command = fixture.command(&["apply", &fixture.file(&unjudged, "rpg_gd = 12")?])?;
+    let apply = command.args(WAIT).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    fixture.wait("the rollout is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
+    kill(Pid::from_raw(apply.id().cast_signed()), Signal::SIGINT)?;
+    assert_eq!(apply.wait_with_output()?.status.code(), Some(1));
+    assert_contains(&fixture.text(&["resume"])?, "done");
+    assert!(!fixture.text(&["status"])?.contains("no coordinator is running"));
+    Ok(())
+}
+
 #[test]
 fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
     require_installed!(Etcd);

@@ -157,7 +157,9 @@ impl Cli {
                 Command::History {} => out.show(&History::read(&mut store).await?),
                 Command::Diff { old, new } => diff(store, old, new, out).await,
                 // No check for a coordinator: without one the rollout does not proceed either.
-                Command::Pause {} => operate::edit(&mut store, out, Event::Pause { by: &author() }).await,
+                Command::Pause {} => {
+                    operate::edit(&mut store, out, Event::Pause { by: &author() }).await.map(drop)
+                }
                 Command::Resume {} => operate::resume(store, out).await,
                 Command::Abort { why, wait } => operate::abort(store, &why, wait, out).await,
                 Command::Forget { host } => operate::forget(store, host, out).await,

@@ -54,16 +54,16 @@ impl CoordinateArgs {
 }
 
 pub(super) async fn resume(mut store: Store, out: &mut Output<'_>) -> Result<()> {
-    edit(&mut store, out, Event::Resume { by: &author() }).await?;
-    ensure_coordinated(&mut store, "resume the rollout").await
+    let rollout = edit(&mut store, out, Event::Resume { by: &author() }).await?;
+    ensure_coordinated(&mut store, &rollout, "resume the rollout").await
 }
 
 pub(super) async fn abort(mut store: Store, why: &str, wait: bool, out: &mut Output<'_>) -> Result<()> {
     let by = author();
     let event = Event::Abort { by: &by, why };
     if !wait {
-        edit(&mut store, out, event).await?;
-        return ensure_coordinated(&mut store, "roll back").await;
+        let rollout = edit(&mut store, out, event).await?;
+        return ensure_coordinated(&mut store, &rollout, "roll back").await;
     }
     let version = store.edit(event).await?.0.version;
     let outcome = execute(store, version, Duration::from_millis(500), out.is_json()).await?;
@@ -130,14 +130,17 @@ struct Pruned {
     kept: usize,
 }
 
-pub(super) async fn edit(store: &mut Store, out: &mut Output<'_>, event: Event<'_>) -> Result<()> {
+pub(super) async fn edit(store: &mut Store, out: &mut Output<'_>, event: Event<'_>) -> Result<Rollout> {
     let (edited, messages) = store.edit(event).await?;
     show_edited(edited.version, edited.status(), messages, out)?;
-    out.finish()
+    out.finish()?;
+    Ok(edited)
 }
 
-async fn ensure_coordinated(store: &mut Store, what: &'static str) -> Result<()> {
-    if store.is_coordinated().await? { Ok(()) } else { Err(NotCoordinated(what).into()) }
+/// The request itself may have ended the rollout: the approval of its last wave does.
+async fn ensure_coordinated(store: &mut Store, rollout: &Rollout, what: &'static str) -> Result<()> {
+    let is_executed = rollout.is_over() || store.is_coordinated().await?;
+    if is_executed { Ok(()) } else { Err(NotCoordinated(what).into()) }
 }
 
 /// Serve a web page with live metrics, changes and parameters of this host and, with --fleet, of all hosts.
