@@ -214,7 +214,7 @@ impl StateDir {
         Ok(indexes)
     }
 
-    /// All readable journals. While no journal changes, this is one system call, whatever their number.
+    /// All readable journals; others are skipped. While no journal changes, this is one system call, whatever their number.
     pub(super) fn records(&self) -> Result<Arc<Records>, Error> {
         let metadata = existing(fs::metadata(&self.files)).map_err(file_error(&self.files))?;
         let Some(metadata) = metadata else { return Ok(Arc::default()) };
@@ -225,13 +225,8 @@ impl StateDir {
         {
             return Ok(Arc::clone(records));
         }
-        let read = |ifindex| match self.read_shared(ifindex) {
-            Ok(record) => Some((ifindex, record?)),
-            Err(error) => {
-                tracing::warn!(%error, "journal skipped");
-                None
-            }
-        };
+        // Commands report unreadable journals by `survey` or `alive`.
+        let read = |ifindex| Some((ifindex, self.read_shared(ifindex).ok()??));
         let records: Arc<Records> = Arc::new(self.ifindexes()?.into_iter().filter_map(read).collect());
         // A later change within the same tick of the clock would not show.
         let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
