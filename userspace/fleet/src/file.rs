@@ -1,11 +1,13 @@
 //! `fleet.toml`: configurations of groups of hosts, and the rollout policy.
 
+use std::ops::Range;
+
 use anyhow::anyhow;
 use dcqcn_params::Settings;
 use dcqcn_params::file::{Reader, SELECTORS, read};
 use dcqcn_support::render;
 use toml::de::DeTable;
-use toml::{Table, Value};
+use toml::{Spanned, Table, Value};
 
 use crate::measure::{Limit, default_limits, find};
 use crate::prelude::*;
@@ -24,25 +26,27 @@ struct File {
     #[serde(default)]
     rollout: Rollout,
     #[serde(default)]
-    gate: Table,
+    gate: BTreeMap<Spanned<String>, Value>,
     #[serde(default)]
-    group: Vec<FileGroup>,
+    group: Vec<Spanned<FileGroup>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Rollout {
     canary: usize,
-    wave: Value,
-    max_unavailable: usize,
-    soak: String,
-    patience: String,
+    wave: Spanned<Value>,
+    max_unavailable: Spanned<usize>,
+    soak: Spanned<String>,
+    patience: Spanned<String>,
 }
 
 impl Default for Rollout {
     fn default() -> Self {
-        let (soak, patience) = ("60s".into(), "60s".into());
-        Self { canary: 1, wave: Value::String("25%".into()), max_unavailable: 1, soak, patience }
+        let minute = || Spanned::new(0..0, "60s".into());
+        let wave = Spanned::new(0..0, Value::String("25%".into()));
+        let max_unavailable = Spanned::new(0..0, 1);
+        Self { canary: 1, wave, max_unavailable, soak: minute(), patience: minute() }
     }
 }
 
@@ -101,25 +105,24 @@ impl Default for Gate {
     }
 }
 
-/// Parses `[gate]`: a limit or `false` for each metric, and two numbers.
-fn read_gate(table: Table) -> Result<Gate> {
-    let mut gate = Gate::default();
-    for (name, value) in table {
+impl Gate {
+    /// Sets an entry of `[gate]`: a limit or `false` for each metric, and two numbers.
+    fn set(&mut self, name: &str, value: &Value) -> Result<()> {
         let number = || {
             let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
             number.with_context(|| format!("[gate] {name} = {value} is not a number of at least 0"))
         };
-        match name.as_str() {
-            "min_packets" => gate.min_packets = number()?,
-            "min_judged" => gate.min_judged = usize::try_from(number()?)?,
+        match name {
+            "min_packets" => self.min_packets = number()?,
+            "min_judged" => self.min_judged = usize::try_from(number()?)?,
             _ => {
-                let measure = find(&name).with_context(|| {
+                let measure = find(name).with_context(|| {
                     let names: Vec<&str> = MEASURES.iter().map(|measure| measure.name).collect();
                     format!("[gate]: unknown field `{name}`; metrics are {}", names.join(", "))
                 })?;
                 if value.as_bool() == Some(false) {
-                    gate.limits.remove(&name);
-                    continue;
+                    self.limits.remove(name);
+                    return Ok(());
                 }
                 let limit: Limit = value.clone().try_into().with_context(|| {
                     format!(
@@ -131,11 +134,11 @@ fn read_gate(table: Table) -> Result<Gate> {
                 let (chosen, low, high) = (limit.times, times.start(), times.end());
                 let is_valid = times.contains(&chosen);
                 ensure!(is_valid, "[gate] {name}: times = {chosen} is out of range: {low} to {high}");
-                gate.limits.insert(name, limit);
+                self.limits.insert(name.to_owned(), limit);
             }
         }
+        Ok(())
     }
-    Ok(gate)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,32 +167,42 @@ impl Group {
 
 pub(crate) fn parse(name: &str, text: &str) -> Result<(Policy, Vec<Group>)> {
     read(name, text, check_interfaces)?;
-    let File { rollout, gate, group } = toml::from_str(text).map_err(|error: toml::de::Error| {
-        let at = error.span().map_or(0, |span| span.start);
-        let line = 1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count();
-        anyhow!("{name}:{line}: {}", error.message())
+    let at = |span: Range<usize>| {
+        let line = 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
+        format!("{name}:{line}")
+    };
+    let File { rollout, gate: entries, group } = toml::from_str(text).map_err(|error: toml::de::Error| {
+        anyhow!("{}: {}", at(error.span().unwrap_or_default()), error.message())
     })?;
-    let policy = policy(rollout, read_gate(gate)?)?;
+    let mut gate = Gate::default();
+    for (key, value) in entries {
+        let located = |error: anyhow::Error| anyhow!("{}: {}", at(key.span()), one_line(error.as_ref()));
+        gate.set(key.get_ref(), &value).map_err(located)?;
+    }
+    let policy = policy(rollout, gate, at)?;
     ensure!(!group.is_empty(), "no [[group]]; `dcqcn-fleet apply --help` has an example");
     let mut groups: Vec<Group> = Vec::new();
     for group in group {
+        let (span, group) = (group.span(), group.into_inner());
         let name = group.name.clone();
-        ensure!(!groups.iter().any(|other| other.name == name), "group `{name}` is defined twice");
+        let is_new = groups.iter().all(|other| other.name != name);
+        ensure!(is_new, "{}: group `{name}` is defined twice", at(span));
         let shown = printable(&name);
-        groups.push(read_group(group).with_context(|| format!("group `{shown}`"))?);
+        groups.push(read_group(group).with_context(|| format!("{}: group `{shown}`", at(span)))?);
     }
     Ok((policy, groups))
 }
 
-fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
+fn policy(rollout: Rollout, gate: Gate, at: impl Fn(Range<usize>) -> String) -> Result<Policy> {
     let Rollout { canary, wave, max_unavailable, soak, patience } = rollout;
-    let time = |name: &str, text: &str| -> Result<u64> {
-        let time = parse_time_ns(text).ok().map(|ns| ns / 1_000_000);
+    let time = |name: &str, text: &Spanned<String>| -> Result<u64> {
+        let time = parse_time_ns(text.get_ref()).ok().map(|ns| ns / 1_000_000);
         time.filter(|ms| *ms <= 86_400_000).with_context(|| {
-            format!("{name} = \"{text}\" is not a time of up to 1 day; write, for example, \"60s\"")
+            let at = at(text.span());
+            format!("{at}: {name} = \"{text}\" is not a time of up to 1 day; write, for example, \"60s\"")
         })
     };
-    let read = match &wave {
+    let read = match wave.get_ref() {
         Value::Integer(hosts) => usize::try_from(*hosts).ok().filter(|hosts| *hosts > 0).map(Wave::Hosts),
         Value::String(text) => {
             let percent = text.strip_suffix('%').and_then(|text| text.parse().ok());
@@ -198,12 +211,18 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
         _ => None,
     };
     let wave = read.with_context(|| {
-        format!("wave = {wave} is not a number of hosts; write, for example, 10 or \"25%\"")
+        let at = at(wave.span());
+        format!("{at}: wave = {wave} is not a number of hosts; write, for example, 10 or \"25%\"")
     })?;
-    let is_valid = (1..=UNAVAILABLE_LIMIT).contains(&max_unavailable);
-    ensure!(is_valid, "max_unavailable = {max_unavailable} is out of range: 1 to {UNAVAILABLE_LIMIT}");
+    let (span, max_unavailable) = (max_unavailable.span(), max_unavailable.into_inner());
+    ensure!(
+        (1..=UNAVAILABLE_LIMIT).contains(&max_unavailable),
+        "{}: max_unavailable = {max_unavailable} is out of range: 1 to {UNAVAILABLE_LIMIT}",
+        at(span)
+    );
     let (soak_ms, patience_ms) = (time("soak", &soak)?, time("patience", &patience)?);
-    ensure!(patience_ms >= 1_000, "patience = \"{patience}\" is out of range: 1s to 1day");
+    let is_valid = patience_ms >= 1_000;
+    ensure!(is_valid, "{}: patience = \"{patience}\" is out of range: 1s to 1day", at(patience.span()));
     Ok(Policy { canary, wave, max_unavailable, soak_ms, patience_ms, gate })
 }
 
@@ -377,7 +396,7 @@ rpg_gd = 12
         let interface = format!("{group}\nname='e'\n");
         for (text, message) in [
             ("", "no [[group]]"),
-            ("[[group]]\nname='a'", "no [[group.interface]]"),
+            ("[[group]]\nname='a'", "f:1: group `a`: no [[group.interface]]"),
             (&format!("{group}\nrole='host'"), "without name, mac, driver, pci or rdma"),
             (&format!("{group}\ndriver='['"), "driver = \"[\" is not a pattern"),
             (
@@ -389,12 +408,23 @@ rpg_gd = 12
             (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "f:6: rpg_gd = 99"),
             (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "wred.0.kmin"),
             (&format!("{group}\nname='e*'\nrole='switch'\ninline='b'"), "needs the name of one interface"),
-            (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
-            (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
-            (&format!("[rollout]\nsoak = '90'\n{interface}"), "is not a time"),
+            (&format!("[rollout]\nwave = '0%'\n{interface}"), "f:2: wave = \"0%\" is not a number of hosts"),
+            (
+                &format!("[rollout]\nmax_unavailable = 0\n{interface}"),
+                "f:2: max_unavailable = 0 is out of range",
+            ),
+            (&format!("[rollout]\nsoak = '90'\n{interface}"), "f:2: soak = \"90\" is not a time"),
+            (
+                &format!("[rollout]\n\npatience = '1ms'\n{interface}"),
+                "f:3: patience = \"1ms\" is out of range",
+            ),
             (&format!("[rollout]\nwaves = 1\n{interface}"), "f:2: unknown field `waves`"),
-            (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "out of range: 1 to"),
-            (&format!("{interface}{interface}"), "is defined twice"),
+            (
+                &format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"),
+                "f:2: [gate] marks: times = 0.5",
+            ),
+            (&format!("[gate]\nmarks = false\nmin_judged = -1\n{interface}"), "f:3: [gate] min_judged = -1"),
+            (&format!("{interface}{interface}"), "f:5: group `a` is defined twice"),
             (&interface.replace("'a'", "''"), "name has 0 characters"),
             (&interface.replace("'a'", "\"\\u001b[2J\""), "group `\u{fffd}[2J`: its name has"),
             (&interface.replace("'a'", &format!("'{}'", "a".repeat(101))), "name has 101 characters"),
