@@ -110,6 +110,8 @@ pub fn read<T>(
         return Ok(result);
     }
     errors.sort_by_key(|error| error.line);
+    // The parser reports some errors twice.
+    errors.dedup();
     Err(FileErrors { name: name.to_owned(), errors, more })
 }
 
@@ -443,6 +445,12 @@ mod tests {
             let refused = parse("c", text).unwrap_err().to_string();
             assert!(refused.starts_with(expected), "{refused}");
         }
+    }
+
+    #[test]
+    fn lone_carriage_return_reported_once() {
+        let refused = parse("c", "role = 'host'\rpacer = 'fq'\n").unwrap_err();
+        assert_eq!(refused.errors.len(), 1, "{refused}");
     }
 
     proptest! {
