@@ -75,7 +75,7 @@ pub fn schema() -> Value {
 }
 
 fn sections() -> impl Iterator<Item = (String, Value)> {
-    let path = "^/";
+    let path = "^/.*[^/]$";
     let bounds = text(".", "A parameter or pattern, with or without bounds: wred.*.kmin = 50KB..500KB.");
     let sections = [
         (

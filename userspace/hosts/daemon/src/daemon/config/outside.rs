@@ -182,8 +182,10 @@ pub(super) fn bounds(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Bound
 
 fn absolute_path(reader: &mut Reader<'_>, key: &str, value: &Value<'_>, example: &str) -> Option<PathBuf> {
     reader.parsed(value, |text| match Path::new(text) {
-        path if path.is_absolute() => Ok(path.to_owned()),
-        _ => Err(format!("{key} = \"{text}\": write, for example, \"{example}\"")),
+        path if path.is_absolute() && path.file_name().is_some() && !text.ends_with('/') => {
+            Ok(path.to_owned())
+        }
+        _ => Err(format!("{key} = \"{text}\" is not the path of a file: write, for example, \"{example}\"")),
     })
 }
 
@@ -273,7 +275,7 @@ mod tests {
     #[test]
     fn config_errors_reported() {
         for (text, expected) in [
-            ("[control]\nsocket = 'run'", "c:2: socket = \"run\": write"),
+            ("[control]\nsocket = 'run'", "c:2: socket = \"run\" is not the path of a file: write"),
             ("[control]\ngroup = ''", "c:2: group = \"\": write"),
             (&format!("[control]\nsocket = '/{}'", "x".repeat(107)), "c:2: socket has 108 bytes"),
             ("[fleet]\nallow = 'x'", "c:2: `allow` is a list"),
@@ -283,7 +285,13 @@ mod tests {
             ("[fleet]\nallow = ['rpg_gd = 13..12']", "range 13 to 12 is empty"),
             ("[fleet]\nallow = ['rpg_* = 13..14']", "different units"),
             ("[fleet]\nallow = ['[']", "c:2: allow \"[\""),
-            ("[fleet]\nstate = 'x'", "c:2: state = \"x\""),
+            ("[fleet]\nstate = 'x'", "c:2: state = \"x\" is not the path of a file"),
+            (
+                "[fleet]\nstate = '/'",
+                "c:2: state = \"/\" is not the path of a file: write, for example, \"/var/",
+            ),
+            ("[fleet]\nstate = '/var/lib/dcqcn/'", "c:2: state = \"/var/lib/dcqcn/\" is not"),
+            ("[control]\nsocket = '/..'", "c:2: socket = \"/..\" is not"),
         ] {
             let error = parse("c", text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
