@@ -2,6 +2,7 @@
 
 use dcqcn_tests::fleet::{Behaviour, QUICK};
 use dcqcn_tests::prelude::*;
+use dcqcn_tests::socket::http;
 
 const FAST: &str = "canary = 1\nwave = 2\nmax_unavailable = 2\nsoak = '1s'\npatience = '15s'";
 
@@ -30,6 +31,25 @@ fn rollout_survives_killed_members() -> Result<()> {
         assert_eq!(daemon.names(), [Some("fleet 1".to_owned())], "once");
     }
     Ok(())
+}
+
+#[test]
+fn coordinator_without_etcd_is_not_ready() -> Result<()> {
+    require_installed!(Etcd);
+    let mut fixture = FleetFixture::new(1, 1)?;
+    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.to_string();
+    let mut command = fixture.command(&["coordinate", "--tick", "100ms", "--metrics", &address])?;
+    let _coordinator = Running(command.spawn()?);
+    let get = |path: &str| http(&address, &format!("GET {path} HTTP/1.1\r\nHost: fleet\r\n\r\n"));
+    let ready = || Ok(get("/readyz").unwrap_or_default());
+    wait_value(ready, |text| text.starts_with("HTTP/1.1 200"))?;
+    fixture.etcd.kill(0)?;
+    let text = wait_value(ready, |text| text.starts_with("HTTP/1.1 503"))?;
+    assert_contains(&text, "etcd");
+    assert_contains(&get("/metrics")?, "\ndcqcn_fleet_ready 0\n");
+    assert_contains(&get("/healthz")?, "HTTP/1.1 200");
+    fixture.etcd.begin(0)?;
+    wait_value(ready, |text| text.starts_with("HTTP/1.1 200")).map(drop)
 }
 
 #[test]

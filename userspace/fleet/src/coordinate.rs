@@ -114,12 +114,15 @@ impl<'a> Coordinator<'a> {
         loop {
             match self.step_once(until).await {
                 Ok(ControlFlow::Break(end)) => return end.map(Some),
-                Ok(ControlFlow::Continue(())) => logged.clear(),
+                Ok(ControlFlow::Continue(())) => {
+                    logged.clear();
+                    self.metrics.send_modify(|metrics| metrics.stepped(None));
+                }
                 Err(error) => {
                     // Time without etcd does not count as observation.
                     self.work = None;
-                    self.metrics.send_modify(|metrics| metrics.errors += 1);
                     let error = one_line(error.as_ref());
+                    self.metrics.send_modify(|metrics| metrics.stepped(Some(&error)));
                     if error != logged {
                         tracing::warn!(error, "step failed; retrying");
                         logged = error;

@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::Request;
+use axum::http::{HeaderName, StatusCode, header};
 use axum::middleware::{self, Next};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use nix::sys::socket::{setsockopt, sockopt::TcpUserTimeout};
+use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -112,6 +115,17 @@ impl Server {
         let finished = async { while self.connections.join_next().await.is_some() {} };
         let _ = timeout(GRACE, finished).await;
     }
+}
+
+/// Reply of a health check.
+pub type Check = (StatusCode, [(HeaderName, &'static str); 1], Bytes);
+
+/// `body` as JSON, with status 200 if `is_good`, else 503.
+pub fn check(is_good: bool, body: &impl Serialize) -> Check {
+    let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    // Text, numbers and lists of these always serialise.
+    let text = serde_json::to_string(body).unwrap_or_default() + "\n";
+    (status, [(header::CONTENT_TYPE, "application/json")], Bytes::from(text))
 }
 
 async fn connection(stream: TcpStream, router: Router, limits: Limits) {

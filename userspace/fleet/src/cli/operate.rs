@@ -23,7 +23,7 @@ Examples:
   dcqcn-fleet coordinate
   dcqcn-fleet coordinate --metrics 127.0.0.1:9321")]
 pub(super) struct CoordinateArgs {
-    /// Serve Prometheus metrics at /metrics.
+    /// Serve Prometheus metrics at /metrics, and health at /healthz and /readyz.
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// Step period.

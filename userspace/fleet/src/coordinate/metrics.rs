@@ -2,6 +2,7 @@
 
 use axum::extract::State;
 use axum::response::IntoResponse;
+use dcqcn_support::http::{Check, check};
 use tokio::sync::watch;
 
 use super::tally;
@@ -17,7 +18,10 @@ pub(crate) struct Metrics {
     unreadable: usize,
     coordinators: usize,
     reads: u64,
-    pub(super) errors: u64,
+    errors: u64,
+    is_ready: bool,
+    /// Why the last step failed.
+    error: Option<String>,
     version: u64,
     is_over: bool,
     is_paused: bool,
@@ -40,6 +44,13 @@ impl Metrics {
         self.reads = reads;
     }
 
+    /// Records the end of a step, with its error.
+    pub(super) fn stepped(&mut self, error: Option<&str>) {
+        self.errors += u64::from(error.is_some());
+        self.is_ready = error.is_none();
+        self.error = error.map(str::to_owned);
+    }
+
     pub(super) fn rollout(&mut self, rollout: &Rollout) {
         self.version = rollout.version;
         self.is_over = rollout.is_over();
@@ -60,6 +71,8 @@ impl Metrics {
             ("coordinators", "gauge", "Running coordinators.", self.coordinators as f64),
             ("reads_total", "counter", "Complete reads of the fleet from etcd; each starts a watch.", self.reads as f64),
             ("step_errors_total", "counter", "Steps that failed and are retried.", self.errors as f64),
+            ("ready", "gauge", "1 if the last step succeeded, 0 if not, as without etcd: other values are then older.",
+             flag(self.is_ready)),
             ("rollout_version", "gauge", "Version of the current or last rollout.", self.version as f64),
             ("rollout_over", "gauge", "1 if the current or last rollout has ended, 0 if not.", flag(self.is_over)),
             ("rollout_paused", "gauge", "1 if the current rollout is paused, 0 if not.", flag(self.is_paused)),
@@ -80,11 +93,19 @@ impl Metrics {
         }
         text
     }
+
+    fn readiness(&self) -> Check {
+        check(self.is_ready, &json!({ "is_ready": self.is_ready, "error": self.error }))
+    }
 }
 
 pub(crate) async fn serve(listen: SocketAddr, metrics: watch::Receiver<Metrics>) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-    let router = Router::new().route("/metrics", get(answer)).with_state(metrics);
+    let router = Router::new()
+        .route("/metrics", get(answer))
+        .route("/healthz", get(|| async { check(true, &json!({ "status": "ok" })) }))
+        .route("/readyz", get(ready))
+        .with_state(metrics);
     Server::new(router, Limits::SHORT).accept(&listener).await;
     Ok(())
 }
@@ -94,8 +115,14 @@ async fn answer(State(metrics): State<watch::Receiver<Metrics>>) -> impl IntoRes
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
+async fn ready(State(metrics): State<watch::Receiver<Metrics>>) -> Check {
+    metrics.borrow().readiness()
+}
+
 #[cfg(test)]
 mod tests {
+    use axum::http::StatusCode;
+
     use super::*;
 
     #[test]
@@ -110,6 +137,24 @@ mod tests {
         let mut metrics = Metrics::default();
         metrics.read(&snapshot, 1);
         assert_eq!((metrics.reporting, metrics.failing), (3, 1));
+    }
+
+    #[test]
+    fn failed_step_is_not_ready() {
+        let mut metrics = Metrics::default();
+        for (error, status, is_ready) in [
+            (None, StatusCode::OK, 1),
+            (Some("etcd is away"), StatusCode::SERVICE_UNAVAILABLE, 0),
+            (None, StatusCode::OK, 1),
+        ] {
+            metrics.stepped(error);
+            let (found, _, body) = metrics.readiness();
+            assert_eq!(found, status);
+            assert_eq!(body.windows(12).any(|part| part == b"etcd is away"), error.is_some());
+            assert!(metrics.text().contains(&format!("\ndcqcn_fleet_ready {is_ready}\n")));
+        }
+        assert_eq!(metrics.errors, 1);
+        assert_eq!(Metrics::default().readiness().0, StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[test]

@@ -10,8 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use dcqcn_support::http::{Limits, Server};
-use serde::Serialize;
+use dcqcn_support::http::{Check, Limits, Server, check};
 use tokio::net::TcpListener;
 use tokio::task::JoinError;
 
@@ -34,7 +33,7 @@ pub struct Exporter {
     daemon: Option<(Arc<SharedState>, Duration)>,
     metrics: Fresh<Bytes>,
     open_metrics: Fresh<Bytes>,
-    readiness: Fresh<(StatusCode, Bytes)>,
+    readiness: Fresh<Check>,
 }
 
 impl Exporter {
@@ -71,11 +70,11 @@ impl Exporter {
     }
 
     /// Readiness, at most a second old.
-    async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
+    async fn readiness(self: &Arc<Self>) -> Result<Check, Failed> {
         let exporter = Arc::clone(self);
         let read = move || {
             let found = Readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
-            (status(found.is_ready), json(&found))
+            check(found.is_ready, &found)
         };
         self.readiness.get(read).await.map_err(internal_error)
     }
@@ -93,30 +92,16 @@ async fn metrics(
 }
 
 /// Checks only this process: it is polled often, and a restart would fix no other fault.
-async fn health(State(exporter): State<Arc<Exporter>>) -> impl IntoResponse {
+async fn health(State(exporter): State<Arc<Exporter>>) -> Check {
     let stuck = exporter.daemon.as_ref().and_then(|(shared, late)| shared.stuck(*late));
     let is_well = stuck.is_none();
     // With the stalled part, if any.
     let health = serde_json::json!({ "status": if is_well { "ok" } else { "stuck" }, "stuck": stuck });
-    answer(status(is_well), json(&health))
+    check(is_well, &health)
 }
 
-async fn ready(State(exporter): State<Arc<Exporter>>) -> Result<impl IntoResponse, Failed> {
-    let (status, text) = exporter.readiness().await?;
-    Ok(answer(status, text))
-}
-
-fn status(is_good: bool) -> StatusCode {
-    if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
-}
-
-fn answer(status: StatusCode, text: Bytes) -> impl IntoResponse {
-    (status, [(header::CONTENT_TYPE, "application/json")], text)
-}
-
-fn json(value: &impl Serialize) -> Bytes {
-    // Text, numbers and lists of these always serialise.
-    Bytes::from(serde_json::to_string(value).unwrap_or_default() + "\n")
+async fn ready(State(exporter): State<Arc<Exporter>>) -> Result<Check, Failed> {
+    exporter.readiness().await
 }
 
 /// An error of the server, not of the request.
