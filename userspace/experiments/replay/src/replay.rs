@@ -6,6 +6,7 @@
 
 mod capture;
 mod line;
+mod pcapng;
 mod summary;
 
 use std::borrow::Cow;

@@ -7,16 +7,11 @@ use std::path::{Path, PathBuf};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
 use dcqcn_support::file::decompressor;
 use pcap_file::pcap::PcapReader;
-use pcap_file::pcapng::PcapNgReader;
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
-use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, PACKET_BLOCK, SIMPLE_PACKET_BLOCK};
-use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
+use pcap_file::{DataLink, PcapError, TsResolution};
+
+use super::pcapng::{self, BlockPacket, PcapNg};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// First bytes of a pcapng file: the type of its section header block, a palindrome in either byte order.
-const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
@@ -56,7 +51,7 @@ type Input = io::Chain<Cursor<Vec<u8>>, Box<dyn Read>>;
 
 enum Source {
     Pcap { link: Link, fcs_bytes: u32, reader: PcapReader<Input> },
-    PcapNg(Box<PcapNgReader<Input>>),
+    PcapNg(PcapNg<Input>),
 }
 
 impl Capture {
@@ -68,18 +63,18 @@ impl Capture {
         } else {
             Box::new(File::open(path).map_err(failed)?)
         };
-        let mut magic = Vec::with_capacity(PCAPNG_MAGIC.len());
-        rest.by_ref().take(PCAPNG_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
+        let mut magic = Vec::with_capacity(pcapng::MAGIC.len());
+        rest.by_ref().take(pcapng::MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
         if let Some(tool) = decompressor(&magic) {
             let reason = format!("it is compressed; use `{tool} FILE | dcqcn-lab replay -`");
             return Err(CaptureError::NotACapture { path: path.to_owned(), reason });
         }
-        let is_pcapng = magic == PCAPNG_MAGIC;
+        let is_pcapng = magic == pcapng::MAGIC;
         let file: Input = Cursor::new(magic).chain(rest);
         let not_a_capture =
             |error| CaptureError::NotACapture { path: path.to_owned(), reason: reason(&error) };
         let source = if is_pcapng {
-            Source::PcapNg(Box::new(PcapNgReader::new(file).map_err(not_a_capture)?))
+            Source::PcapNg(PcapNg::new(file).map_err(not_a_capture)?)
         } else {
             let reader = PcapReader::new(file).map_err(not_a_capture)?;
             let (link_type, fcs_bytes) = network(reader.header().datalink);
@@ -95,7 +90,7 @@ impl Capture {
     pub fn next_packet(&mut self) -> Option<Result<Captured, CaptureError>> {
         let next = match &mut self.source {
             Source::Pcap { link, fcs_bytes, reader } => next_pcap(*link, *fcs_bytes, reader),
-            Source::PcapNg(reader) => next_pcapng(reader, self.last_ns, &mut self.untimed),
+            Source::PcapNg(file) => next_pcapng(file, self.last_ns, &mut self.untimed),
         };
         let packets = self.packets;
         next.map(|packet| {
@@ -141,19 +136,6 @@ fn captured(link: Link, fcs_bytes: u32, time_ns: u64, length: u32, mut data: Vec
 fn reason(error: &PcapError) -> String {
     match error {
         PcapError::IoError(source) => source.to_string(),
-        // The library requires the end of a list of options, which the format does not.
-        PcapError::InvalidField("Invalid option") => {
-            "a block's options lack opt_endofopt; rewrite the file, as with `editcap IN OUT`".to_owned()
-        }
-        // The library also parses options that are not used here.
-        PcapError::InvalidField(field) if field.starts_with("InterfaceDescriptionOption") => {
-            format!("{field}; write a file without options, as with `editcap -F pcap IN OUT`")
-        }
-        // Not everything that writes captures writes UTF-8.
-        PcapError::Utf8Error(_) => {
-            "a name or comment is not UTF-8; write a file without them, as with `editcap -F pcap IN OUT`"
-                .to_owned()
-        }
         other => other.to_string(),
     }
 }
@@ -176,103 +158,30 @@ fn next_pcap(
     }))
 }
 
-struct BlockPacket {
-    interface: u32,
-    /// Time in the interface's units; `None`: a simple block has none.
-    units: Option<u64>,
-    length: u32,
-    data: Vec<u8>,
-}
-
-/// Parses the body of a block of packets; `None`: it is shorter than its packet.
-fn block_packet(kind: u32, body: &[u8], endianness: Endianness) -> Option<BlockPacket> {
-    let word = |at: usize| {
-        let bytes = *body.get(at..)?.first_chunk()?;
-        Some(match endianness {
-            Endianness::Big => u32::from_be_bytes(bytes),
-            Endianness::Little => u32::from_le_bytes(bytes),
-        })
-    };
-    let first = word(0)?;
-    if kind == SIMPLE_PACKET_BLOCK {
-        return Some(BlockPacket { interface: 0, units: None, length: first, data: body[4..].to_vec() });
-    }
-    let interface = match (kind, endianness) {
-        (ENHANCED_PACKET_BLOCK, _) => first,
-        // In obsolete blocks, the number of drops follows in the same word.
-        (_, Endianness::Big) => first >> 16,
-        (_, Endianness::Little) => first & 0xffff,
-    };
-    let units = Some(u64::from(word(4)?) << 32 | u64::from(word(8)?));
-    let data = body.get(20..)?.get(..word(12)? as usize)?.to_vec();
-    Some(BlockPacket { interface, units, length: word(16)?, data })
-}
-
-/// Reads raw blocks: the library also parses options and blocks that are not used here, and rejects options without an
-/// end, which the format allows, and names that are not UTF-8, which other programs write.
 fn next_pcapng(
-    reader: &mut PcapNgReader<Input>,
+    file: &mut PcapNg<Input>,
     last_ns: u64,
     untimed: &mut u64,
 ) -> Option<Result<Captured, Failure>> {
-    loop {
-        let (kind, body) = match reader.next_raw_block()? {
-            Err(error) => return Some(Err(Failure::Damaged(error))),
-            Ok(block) => (block.type_, block.body.into_owned()),
-        };
-        if ![ENHANCED_PACKET_BLOCK, PACKET_BLOCK, SIMPLE_PACKET_BLOCK].contains(&kind) {
-            continue;
-        }
-        let Some(packet) = block_packet(kind, &body, reader.section().endianness) else {
-            return Some(Err(Failure::Damaged(PcapError::InvalidField(
-                "a block is shorter than its packet",
-            ))));
-        };
-        let BlockPacket { interface, units, length, mut data } = packet;
-        let Some(interface) = reader.interfaces().get(interface as usize) else {
-            return Some(Err(Failure::Damaged(PcapError::InvalidInterfaceId(interface))));
-        };
-        let link = match link(interface.linktype) {
-            Ok(link) => link,
-            Err(error) => return Some(Err(Failure::LinkType(error))),
-        };
-        if units.is_none() {
-            // A simple block does not contain the length of its padding.
-            let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
-            data.truncate(length.min(snaplen) as usize);
-            *untimed += 1;
-        }
-        let time_ns = units.map_or(last_ns, |units| nanoseconds(interface, units.into()));
-        let fcs_bytes = interface.options.iter().find_map(|option| match option {
-            InterfaceDescriptionOption::IfFcsLen(bytes) => Some(u32::from(*bytes)),
-            _ => None,
-        });
-        return Some(Ok(captured(link, fcs_bytes.unwrap_or(0), time_ns, length, data)));
+    let BlockPacket { interface, units, length, mut data } = match file.next_packet() {
+        Ok(packet) => packet?,
+        Err(error) => return Some(Err(Failure::Damaged(error))),
+    };
+    let Some(interface) = file.interfaces.get(interface as usize) else {
+        return Some(Err(Failure::Damaged(PcapError::InvalidInterfaceId(interface))));
+    };
+    let link = match link(interface.link_type) {
+        Ok(link) => link,
+        Err(error) => return Some(Err(Failure::LinkType(error))),
+    };
+    if units.is_none() {
+        // A simple block does not contain the length of its padding.
+        let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
+        data.truncate(length.min(snaplen) as usize);
+        *untimed += 1;
     }
-}
-
-/// A time stamp of `interface` in ns (pcapng, if_tsresol and if_tsoffset).
-fn nanoseconds(interface: &InterfaceDescriptionBlock<'_>, units: u128) -> u64 {
-    let mut per_second = Some(1_000_000);
-    let mut offset_s = 0;
-    for option in &interface.options {
-        match option {
-            InterfaceDescriptionOption::IfTsResol(bits) => {
-                let exponent = u32::from(bits & 0x7f);
-                per_second =
-                    if bits & 0x80 == 0 { 10u128.checked_pow(exponent) } else { 1u128.checked_shl(exponent) };
-            }
-            // Signed, by the specification.
-            InterfaceDescriptionOption::IfTsOffset(seconds) => offset_s = *seconds as i64,
-            _ => {}
-        }
-    }
-    // A second of more units than 128 bits hold is no time at all.
-    let ns =
-        per_second.map_or(0, |per_second| units.saturating_mul(NS_PER_SECOND.into()) / per_second.max(1));
-    let offset_ns = i128::from(offset_s) * i128::from(NS_PER_SECOND);
-    let ns = i128::try_from(ns).unwrap_or(i128::MAX).saturating_add(offset_ns);
-    u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
+    let time_ns = units.map_or(last_ns, |units| interface.nanoseconds(units));
+    Some(Ok(captured(link, interface.fcs_bytes, time_ns, length, data)))
 }
 
 /// Link header of a capture's packets, in the layouts of tcpdump.org.
@@ -356,6 +265,6 @@ fn ethertype_of_ip(packet: &[u8]) -> EtherType {
     }
 }
 
-fn array<const N: usize>(packet: &[u8], at: usize) -> Option<[u8; N]> {
+pub(super) fn array<const N: usize>(packet: &[u8], at: usize) -> Option<[u8; N]> {
     packet.get(at..)?.first_chunk().copied()
 }

@@ -534,46 +534,71 @@ fn fcs_of_capture_removed() {
     assert!(matches!(Capture::open(&path), Err(CaptureError::LinkType { .. })));
 }
 
-#[test]
-fn options_without_end_reported() {
-    // Section header; interface with if_tsresol and without opt_endofopt.
-    let words =
-        [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 28, 1, 0, 0x0001_0009, 6, 28];
-    let path = file(&bytes_of(&words));
-    let damage = Capture::open(&path).unwrap().next_packet().unwrap().unwrap_err().to_string();
-    assert!(damage.contains("opt_endofopt"), "{damage}");
-    // Without any packet the replay fails.
-    let failed = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
-    assert_eq!(failed, damage);
-}
-
-#[test]
-fn name_of_another_encoding_reported() {
-    // Section header; interface with an if_name of Latin-1.
-    let words =
-        [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 32, 1, 0, 0x0001_0002, 0xe9, 0, 32];
-    let path = file(&bytes_of(&words));
-    let failed = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
-    assert!(failed.contains("`editcap -F pcap IN OUT`"), "{failed}");
-}
-
 /// Options without an end, names that are not UTF-8, and blocks of other programs: the packets between them are read.
 #[test]
-fn malformed_options_of_packets_ignored() {
-    let section = [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 0, 20];
+fn unused_options_and_blocks_ignored() {
+    // Section header; interface with an if_name of Latin-1, if_tsresol, and no opt_endofopt.
+    let section = [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28];
+    let interface = [1, 36, 1, 0, 0x0001_0002, 0xe9, 0x0001_0009, 9, 36];
     // An enhanced and an obsolete block, each with a comment of Latin-1 and no opt_endofopt.
     let enhanced = [6, 44, 0, 0, 7, 4, 4, 1, 0x0001_0001, 0xe9, 44];
     let obsolete = [2, 44, 0x0009_0000, 0, 8, 4, 4, 2, 0x0001_0001, 0xe9, 44];
     // A name record of Latin-1 and a block without meaning.
     let others = [4, 20, 0x0003_0001, 0x00e9_e9e9, 20, 0x8000_1234, 12, 12];
-    let words = [&section[..], &enhanced, &others, &obsolete].concat();
+    let words = [&section[..], &interface, &enhanced, &others, &obsolete].concat();
     let path = file(&bytes_of(&words));
     let mut capture = Capture::open(&path).unwrap();
-    for (us, data) in [(7, 1), (8, 2)] {
-        let packet = Captured { time_ns: us * 1_000, length: 4, data: vec![data, 0, 0, 0] };
+    for (time_ns, data) in [(7, 1), (8, 2)] {
+        let packet = Captured { time_ns, length: 4, data: vec![data, 0, 0, 0] };
         assert_eq!(capture.next_packet().unwrap().unwrap(), packet);
     }
     assert!(capture.next_packet().is_none());
+}
+
+#[test]
+fn options_read_in_both_byte_orders() {
+    // An interface with if_tsoffset, if_fcslen and opt_endofopt.
+    let half =
+        |is_big, first: u32, second: u32| if is_big { first << 16 | second } else { second << 16 | first };
+    for is_big in [false, true] {
+        let offset = if is_big { [0, 5] } else { [5, 0] };
+        let fcs = if is_big { 4 << 24 } else { 4 };
+        let words = [
+            &[0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28][..],
+            &[1, 44, half(is_big, 1, 0), 0, half(is_big, 14, 8), offset[0], offset[1]],
+            &[half(is_big, 13, 1), fcs, 0, 44],
+            &[6, 40, 0, 0, 7, 8, 8, 1, 2, 40],
+        ]
+        .concat();
+        let bytes: Vec<u8> = words
+            .iter()
+            .flat_map(|word| if is_big { word.to_be_bytes() } else { word.to_le_bytes() })
+            .collect();
+        let packet = Capture::open(&file(&bytes)).unwrap().next_packet().unwrap().unwrap();
+        assert_eq!((packet.time_ns, packet.length, packet.data.len()), (5_000_007_000, 4, 4), "{is_big}");
+    }
+}
+
+#[test]
+fn damaged_blocks_reported() {
+    let section = [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28];
+    for (block, message) in [
+        (&[5, 8, 8][..], "length of a block"),
+        (&[5, u32::MAX, 0], "length of a block"),
+        (&[5, 16, 0, 12], "the two lengths of a block differ"),
+        (&[5, 16, 0], "unexpected end of file"),
+        (&[5], "unexpected end of file"),
+        (&[1, 24, 1, 0, 0x0009_0002, 24], "options of an interface"),
+        (&[0x0a0d_0d0a, 28, 0], "byte order of a section"),
+        (&[6, 36, 0, 0, 7, 8, 8, 1, 36], "a block is shorter than its packet"),
+    ] {
+        let path = file(&bytes_of(&[&section[..], block].concat()));
+        let damage = Capture::open(&path).unwrap().next_packet().unwrap().unwrap_err().to_string();
+        assert!(damage.contains(message), "{damage}");
+        // Without any packet the replay fails.
+        let failed = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
+        assert_eq!(failed, damage);
+    }
 }
 
 #[test]
