@@ -13,6 +13,8 @@ use crate::network::workload::{Workload, WorkloadError};
 
 /// Maximum simulated time: 274 s.
 pub(crate) const MAX_DURATION_NS: u64 = MAX_TIME_NS;
+/// Maximum memory for samples, in bytes.
+const MAX_SAMPLE_BYTES: u64 = 1_000_000_000;
 /// Maximum frame, payload and headers together: a jumbo frame.
 pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
 /// Maximum buffer of a switch: 4 GB.
@@ -267,6 +269,8 @@ pub enum FaultKind {
 pub enum SimError {
     #[error(transparent)]
     Range(#[from] OutOfRange),
+    #[error("{0}, so that all samples take at most 1GB; increase it, or reduce the duration")]
+    Sample(OutOfRange),
     #[error(transparent)]
     Topology(#[from] TopologyError),
     #[error(transparent)]
@@ -378,7 +382,11 @@ impl Scenario {
         self.workload.validate(self.topology.hosts)?;
         in_range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
         if let Some(sample_ns) = self.sample_ns {
-            in_range("sample interval", sample_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+            // Depth and pause of every switch, and pause of every host.
+            let bytes = 16 * u64::from(self.topology.switches) + 4 * u64::from(self.topology.hosts);
+            let least_ns = (self.duration_ns * bytes / MAX_SAMPLE_BYTES).max(1_000);
+            in_range("sample interval", sample_ns, least_ns..=MAX_DURATION_NS, Unit::Nanoseconds)
+                .map_err(SimError::Sample)?;
         }
         self.transport.validate()?;
         self.control.validate(&self.transport)?;

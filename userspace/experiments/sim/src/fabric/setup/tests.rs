@@ -65,6 +65,11 @@ fn inconsistent_settings_rejected() {
             "--host-link 0bit",
             "cannot simulate this fabric: rate of the link host0 - leaf0 = 0bit is out of range",
         ),
+        (
+            "--duration 1min --sample 1us",
+            "cannot simulate this fabric: sample interval = 1us is out of range: 15.36us to 274877906.943us, so that all \
+             samples take at most 1GB; increase it, or reduce the duration",
+        ),
         ("--until 1us --size 1GB", "no flow starts before --until"),
         ("--size 0B", "size = 0B is out of range: at least 1B"),
         (
