@@ -35,10 +35,15 @@ impl Random {
         f64::from(self.draw()) / 4_294_967_296.0
     }
 
-    /// Exponentially distributed around `mean`, at least 1.
+    /// Whole and at least 1, exponentially distributed around `mean`.
     pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
+        self.exponential_real(mean as f64).round().max(1.0) as u64
+    }
+
+    /// Exponentially distributed around `mean`.
+    pub(crate) fn exponential_real(&mut self, mean: f64) -> f64 {
         let uniform = (f64::from(self.draw()) + 1.0) / 4_294_967_296.0;
-        (-uniform.ln() * mean as f64).round().max(1.0) as u64
+        -uniform.ln() * mean
     }
 }
 

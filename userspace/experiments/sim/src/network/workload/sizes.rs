@@ -198,12 +198,13 @@ impl Workload {
             let gap_ns = spec.gap_ns(sizes, rate_bps);
             // A separate sequence per host: adding a host does not change the flows of others.
             let mut random = Random::new(spec.seed << 20 | u64::from(src));
-            let mut at_ns = random.exponential(gap_ns as u64);
-            while at_ns < spec.until_ns {
+            // With the fraction: gaps between tiny flows are a few ns.
+            let mut at_ns = random.exponential_real(gap_ns);
+            while at_ns < spec.until_ns as f64 {
                 let other = random.up_to(hosts - 2) as u32;
                 let dst = if other >= src { other + 1 } else { other };
-                workload.flow(src, dst, spec.class, sizes.draw(&mut random), at_ns);
-                at_ns = at_ns.saturating_add(random.exponential(gap_ns as u64));
+                workload.flow(src, dst, spec.class, sizes.draw(&mut random), at_ns as u64);
+                at_ns += random.exponential_real(gap_ns);
             }
         }
         workload
@@ -298,6 +299,16 @@ mod tests {
         assert!((3.8e9..4.2e9).contains(&offered), "{offered}");
         assert_eq!(workload.validate(16), Ok(()));
         assert!(workload.pairs().iter().all(|pair| pair.src != pair.dst));
+    }
+
+    /// The mean gaps of 64 bytes are 1.6 ns and 6.4 ns.
+    #[test]
+    fn tiny_flows_offer_requested_load() {
+        let rates_bps = vec![400_000_000_000, 100_000_000_000];
+        let spec = Poisson { rates_bps, load: 0.8, until_ns: 100_000, class: 3, seed: 1 };
+        let sizes = Sizes::constant(64);
+        let ratio = Workload::poisson(&sizes, &spec).flows().len() as f64 / spec.mean_flows(&sizes);
+        assert!((0.98..1.02).contains(&ratio), "{ratio}");
     }
 
     #[test]
