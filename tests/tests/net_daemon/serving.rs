@@ -190,7 +190,8 @@ fn program_of_moved_inline_peer_detached() -> Result<()> {
     let mut daemon = Daemon::serving(&pair.a, file, "a0")?;
     pair.a.command(&format!("ip link set a1 netns {}", pair.b.netns.name()))?;
     assert!(pair.b.command("ip -d link show a1")?.contains("xdp"));
-    daemon.wait_for_log(&["xdp_peer detached"])?;
+    // Before the next periodic check, after 10 s.
+    daemon.wait_for_log_within(Duration::from_secs(6), &["xdp_peer detached"])?;
     assert!(!pair.b.command("ip -d link show a1")?.contains("xdp"));
     daemon.end()
 }

@@ -112,6 +112,7 @@ impl Worker {
             published,
             freed: now,
             measured: now,
+            have_links_changed: false,
         };
         state.follow();
         let expired = Config { interfaces: expired, ..Config::default() };
@@ -144,6 +145,9 @@ struct WorkerState {
     freed: Instant,
     /// Time when link speeds were last checked.
     measured: Instant,
+    /// Interfaces have changed since parts were last checked: an inline port that was moved to another network namespace
+    /// still forwards.
+    have_links_changed: bool,
 }
 
 /// A file rejected for a temporary reason: a lock, or an unconfirmed change.
@@ -180,6 +184,7 @@ impl WorkerState {
                     } else if follow {
                         self.follow();
                     }
+                    self.have_links_changed |= follow;
                     orders.into_iter().for_each(|order| self.order(order));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -202,7 +207,8 @@ impl WorkerState {
             self.freed = Instant::now();
         }
         let is_time = self.measured.elapsed() >= SPEED_PERIOD / failpoint::speedup();
-        if is_time || self.interfaces.is_unsure_of_parts() {
+        let have_changed = std::mem::take(&mut self.have_links_changed);
+        if is_time || have_changed || self.interfaces.is_unsure_of_parts() {
             self.worker.shared.step();
             if self.interfaces.check(is_time) {
                 self.publish();
