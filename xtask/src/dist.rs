@@ -40,6 +40,8 @@ const LICENCES: [&str; 3] = ["LICENSE-MIT", "LICENSE-APACHE", "ebpf/LICENSE-GPL2
 /// Name of the image in an archive, and in the manifests.
 const IMAGE: &str = "localhost/dcqcn:latest";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// As in `dist/packages`.
+const MAINTAINER: &str = "The dcqcn project <maintainers@dcqcn.invalid>";
 
 /// Programs of a release and of its trial, with their packages.
 const PROGRAMS: [(&str, &str); 8] = [
@@ -364,11 +366,23 @@ pub fn generate(workspace: &Workspace, binary: &Path, to: &Path) -> Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(to))?;
         fs::write(&path, script)?;
     }
-    let changes = to.join("doc").join(name).join("changelog");
-    install(&workspace.root().join("CHANGELOG.md"), &changes, "644")?;
+    let docs = to.join("doc").join(name);
+    install(&workspace.root().join("CHANGELOG.md"), &docs.join("CHANGELOG.md"), "644")?;
+    // Debian requires this file, in its own format.
+    let changes = docs.join("changelog");
+    install(Path::new("/dev/null"), &changes, "644")?;
+    fs::write(&changes, debian_changelog(name, &epoch(workspace)?)?)?;
     // Without names and times, so that equal text gives an equal file.
     let mut gzip = Command::new("gzip");
-    capture(gzip.args(["-9", "-n", "-r"]).arg(to.join("man")).arg(&changes)).map(drop)
+    capture(gzip.args(["-9", "-n", "-r"]).arg(to.join("man")).arg(docs)).map(drop)
+}
+
+/// A change log in Debian's format, that refers to CHANGELOG.md.
+fn debian_changelog(name: &str, epoch: &str) -> Result<String> {
+    let date = capture(Command::new("date").args(["--utc", "--rfc-email", "--date", &format!("@{epoch}")]))?;
+    Ok(format!(
+        "{name} ({VERSION}) unstable; urgency=medium\n\n  * CHANGELOG.md.gz has the changes.\n\n -- {MAINTAINER}  {date}"
+    ))
 }
 
 /// Writes a package and returns its path; `(format, version, arch)` selects it.
@@ -560,6 +574,7 @@ mod tests {
                 format!("share/zsh/vendor-completions/_{name}"),
                 format!("share/fish/vendor_completions.d/{name}.fish"),
                 format!("share/doc/{name}/changelog.gz"),
+                format!("share/doc/{name}/CHANGELOG.md.gz"),
                 format!("share/doc/{name}/copyright"),
             ]
         };
@@ -610,6 +625,19 @@ mod tests {
             all.extend(files);
         }
         assert!(all.len() > 30, "{all:?}");
+    }
+
+    #[test]
+    fn debian_changelog_has_debian_format() {
+        let text = debian_changelog("dcqcn-lab", "1790000000").unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], format!("dcqcn-lab ({VERSION}) unstable; urgency=medium"));
+        assert_eq!(lines[4], format!(" -- {MAINTAINER}  Mon, 21 Sep 2026 14:13:20 +0000"));
+        for name in COMMANDS {
+            let packages = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("dist/packages");
+            let text = fs::read_to_string(packages.join(format!("{name}.yaml"))).unwrap();
+            assert!(text.contains(&format!("maintainer: {MAINTAINER}\n")), "{name}");
+        }
     }
 
     #[test]
