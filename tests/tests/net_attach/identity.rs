@@ -337,6 +337,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
     }
     for (name, make, expected) in [
         ("lo", "ip link set lo up", "it is a loopback"),
+        ("lo", "ip link set lo address 02:00:00:00:00:01", "it is a loopback"),
         ("tun0", "ip tuntap add tun0 mode tun", "which RoCEv2 needs; make it with `mode tap`"),
         ("nk0", "ip link add nk0 type netkit mode l3", "it is a netkit without Ethernet frames"),
         ("vrf0", "ip link add vrf0 type vrf table 10", "attach that interface, a port of the VRF"),

@@ -24,7 +24,7 @@ use rtnetlink::{AddressMessageBuilder, LinkMessageBuilder, LinkUnspec};
 use super::error::{Error, Result};
 use super::netlink::{Context, Netlink, Subject, Subsystem};
 use super::netns::Netns;
-use super::wire::{Encoder, attribute, attributes, string, u32_at, u64_at};
+use super::wire::{Encoder, attribute, attributes, string, u16_at, u32_at, u64_at};
 
 /// Bytes of `struct ifinfomsg`.
 const IFINFOMSG_LEN: usize = 16;
@@ -55,7 +55,7 @@ pub struct Link {
     pub name: String,
     /// Alternative names (`ip link property add dev IFACE altname NAME`).
     pub altnames: Vec<String>,
-    /// Ethernet address; `None` if the interface has no address of 6 bytes.
+    /// Ethernet address; `None` if its frames are not Ethernet's, as those of a tunnel that has such an address.
     pub mac: Option<[u8; 6]>,
     /// Ethernet address of the hardware, whatever [`Self::mac`] was set to; `None` for most software interfaces.
     pub permanent_mac: Option<[u8; 6]>,
@@ -92,7 +92,7 @@ impl Link {
         self.kind.is_some()
     }
 
-    /// Whether RoCE is possible: the interface has an Ethernet address. The loopback's is all zeros.
+    /// Whether RoCE is possible: the interface has an Ethernet address. That of a netkit in mode `l3` is all zeros.
     pub fn is_ethernet(&self) -> bool {
         self.mac.is_some_and(|mac| mac != [0; 6])
     }
@@ -319,7 +319,8 @@ fn describe(body: &[u8]) -> Result<Link> {
     };
     let flags = LinkFlags::from_bits_retain(flags);
     let number = |kind| u32_at(attribute(attributes, kind)?, 0);
-    let mac = |kind| attribute(attributes, kind)?.try_into().ok();
+    let is_ethernet = u16_at(body, 2) == Some(libc::ARPHRD_ETHER);
+    let mac = |kind| attribute(attributes, kind).filter(|_| is_ethernet)?.try_into().ok();
     let info = attribute(attributes, IFLA_LINKINFO).unwrap_or_default();
     let kind = attribute(info, IFLA_INFO_KIND).map(string);
     // The lower interface of a container's macvlan has an index of another namespace, which another interface may have
@@ -541,6 +542,22 @@ mod tests {
         assert_eq!(nearest("eht0", names()).as_deref(), Some("eth0"));
         assert_eq!(nearest("enp3s1", names()).as_deref(), Some("enp3s0"));
         assert_eq!(nearest("wlan0", names()), None);
+    }
+
+    /// The loopback and an XFRM interface may have an Ethernet address, but their frames have no such header.
+    #[test]
+    fn address_of_other_hardware_is_not_ethernet() {
+        for (hardware, is_ethernet) in
+            [(libc::ARPHRD_ETHER, true), (libc::ARPHRD_LOOPBACK, false), (libc::ARPHRD_NONE, false)]
+        {
+            let mut body = Encoder::default();
+            body.raw(&[0, 0]);
+            body.raw(&hardware.to_ne_bytes());
+            body.raw(&[0; 12]);
+            body.attribute(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]);
+            let link = describe(&body.into_bytes()).unwrap();
+            assert_eq!(link.is_ethernet(), is_ethernet, "{hardware}");
+        }
     }
 
     #[test]

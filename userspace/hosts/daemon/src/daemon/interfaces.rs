@@ -329,7 +329,7 @@ impl ManagedInterfaces {
         let attached = attached.collect();
         let interfaces = links.into_iter().map(|link| Interface {
             index: link.index,
-            is_ethernet: link.mac.is_some_and(|mac| mac != [0; 6]),
+            is_ethernet: link.is_ethernet(),
             name: link.name,
         });
         let without_journal = attach::without_journal()?;
