@@ -1,6 +1,7 @@
 //! Identity of attachments: namespaces and interfaces that are deleted, recreated, moved and renamed.
 
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
+use dcqcn_tests::bpf::detach_link;
 use dcqcn_tests::kill;
 use dcqcn_tests::prelude::*;
 use dcqcn_tests::tap::Tap;
@@ -82,6 +83,28 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
         }
     }
     require_that!(false, "this kernel reuses inode numbers of namespaces too late");
+    Ok(())
+}
+
+/// Links lose their interface when it is removed, and when another program detaches them.
+#[test]
+fn detached_links_not_freed_elsewhere() -> Result<()> {
+    require!("htb");
+    let (lab, other) = (Lab::new("links-here")?, Lab::new("links-there")?);
+    lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
+    let before = lab.host.command("tc -d qdisc show dev a0")?;
+    lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
+    for hook in ["ingress", "egress"] {
+        detach_link(&lab.host.pins("a0")?.join(hook))?;
+    }
+    other.ok("gc")?;
+    lab.ok("detach a0")?;
+    assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
+    lab.attach(&["b0"])?;
+    let journal = lab.host.journal("b0")?;
+    lab.host.command("ip link del b0")?;
+    other.ok("gc")?;
+    assert!(!journal.exists(), "its interface was removed");
     Ok(())
 }
 

@@ -17,6 +17,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::error::{Error, Result};
+use super::netlink::Netlink;
 
 /// Where named namespaces are mounted (`ip-netns(8)`).
 const DIRECTORY: &str = "/run/netns";
@@ -212,13 +213,30 @@ fn cookie() -> io::Result<u64> {
 /// found.
 pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
     match with_inode(inode)? {
-        None => {
-            let pid_ns = fs::metadata("/proc/self/ns/pid").ok()?.ino();
-            (pid_ns == INITIAL_PID_NS).then_some(false)
-        }
+        None => nowhere(),
         // Skip namespaces that have ended or may not be entered.
-        Some(file) => Some(cookie_in(&file).ok()? == cookie),
+        Some(file) => inside(&file, || Ok(self::cookie()? == cookie)).ok(),
     }
+}
+
+/// Whether the namespace, as in [`exists`], may have an interface with this index: one that may not be entered may.
+pub fn may_have_interface(inode: u64, cookie: u64, ifindex: u32) -> Option<bool> {
+    let has_interface = || match Netlink::connect().and_then(|netlink| netlink.link_by_index(ifindex)) {
+        Err(error) => error.errno() != Some(Errno::ENODEV),
+        Ok(_) => true,
+    };
+    match with_inode(inode)? {
+        None => nowhere(),
+        Some(file) => {
+            Some(inside(&file, || Ok(self::cookie()? == cookie && has_interface())).unwrap_or(true))
+        }
+    }
+}
+
+/// Result for a namespace that no process or mount refers to: unknown in a container.
+fn nowhere() -> Option<bool> {
+    let pid_ns = fs::metadata("/proc/self/ns/pid").ok()?.ino();
+    (pid_ns == INITIAL_PID_NS).then_some(false)
 }
 
 /// A file of the namespace with this inode number; `None` inside if there is none.
@@ -253,11 +271,12 @@ fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
     hidden.iter().all(is_elsewhere).then_some(None)
 }
 
-fn cookie_in(path: &Path) -> io::Result<u64> {
+/// Runs `work` in the namespace of this file.
+fn inside<T: Send>(path: &Path, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let file = File::open(path)?;
     on_new_thread(|| {
         setns(&file, CloneFlags::CLONE_NEWNET)?;
-        cookie()
+        work()
     })?
 }
 
