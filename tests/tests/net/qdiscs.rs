@@ -100,6 +100,19 @@ fn batch_error_lists_rejected_classes() -> Result<()> {
     Ok(())
 }
 
+/// Another process may replace it after it was read.
+#[test]
+fn root_with_another_handle_is_not_removed() -> Result<()> {
+    require!();
+    let pair = Pair::new("handle")?;
+    let (netlink, ifindex) = (&pair.near_link, pair.near_index);
+    pair.tc("qdisc add dev a0 root handle 9: pfifo limit 42")?;
+    let refused = netlink.delete_root(ifindex, ROOT).expect_err("another handle").to_string();
+    assert!(refused.contains("delete the root qdisc 1:"), "{refused}");
+    assert_eq!(netlink.root_qdisc(ifindex)?.context("root")?.handle, Handle::new(9, 0));
+    Ok(netlink.delete_root(ifindex, Handle::new(9, 0))?)
+}
+
 #[test]
 fn netlink_requests_equal_tc() -> Result<()> {
     require!("htb", "tbf");
@@ -115,11 +128,11 @@ fn netlink_requests_equal_tc() -> Result<()> {
     for (arguments, spec) in cases {
         pair.tc(&format!("qdisc replace dev a0 root handle 1: {arguments}"))?;
         let theirs = netlink.root_qdisc(ifindex)?.context("root")?;
-        netlink.delete_root(ifindex)?;
+        netlink.delete_root(ifindex, ROOT)?;
         netlink.replace_root(ifindex, ROOT, &spec)?;
         let ours = netlink.root_qdisc(ifindex)?.context("root")?;
         assert_eq!((ours.kind, ours.handle, ours.options), (theirs.kind, theirs.handle, theirs.options));
-        netlink.delete_root(ifindex)?;
+        netlink.delete_root(ifindex, ROOT)?;
     }
 
     let shown = |pair: &Pair| -> Result<String> {

@@ -215,7 +215,7 @@ pub(super) fn remove_own_qdisc(
     if !may_interrupt {
         probe::check_interrupt(netlink, &netlink.link_by_index(ifindex)?, "removing its qdisc", None)?;
     }
-    netlink.delete_root(ifindex)?;
+    netlink.delete_root(ifindex, handle)?;
     Ok(Some(format!("root qdisc {kind} {handle} of an attachment without a journal removed")))
 }
 

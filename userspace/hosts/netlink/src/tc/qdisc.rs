@@ -68,7 +68,7 @@ impl Netlink {
         // An existing root with this handle would be changed in place, which HTB does not support, and would retain its
         // classes.
         if self.root_qdisc(ifindex)?.is_some_and(|root| root.handle == handle && handle != Handle::UNSPEC) {
-            self.delete_root(ifindex)?;
+            self.delete_root(ifindex, handle)?;
         }
         self.replace_qdisc(ifindex, Handle::ROOT, handle, spec)
     }
@@ -87,12 +87,13 @@ impl Netlink {
         self.put_qdisc(operation, Message::new(ifindex, handle, parent), kind, &options.into_bytes())
     }
 
-    /// Removes the root qdisc; the kernel installs its default.
+    /// Removes the root qdisc with this handle; the kernel installs its default.
     ///
     /// # Errors
-    /// The root is the kernel's default.
-    pub fn delete_root(&self, ifindex: u32) -> Result<()> {
-        self.delete_qdisc(format_args!("delete the root qdisc"), ifindex, Handle::ROOT)
+    /// The root is another one: the kernel's default, or one that another process has installed in the meantime.
+    pub fn delete_root(&self, ifindex: u32, handle: Handle) -> Result<()> {
+        let root = Message::new(ifindex, handle, Handle::ROOT);
+        self.delete_qdisc(format_args!("delete the root qdisc {handle}"), root)
     }
 
     /// Removes the clsact qdisc unless it has filters, which would be removed too. Returns whether it did.
@@ -102,17 +103,13 @@ impl Netlink {
                 return Ok(false);
             }
         }
-        self.delete_qdisc(format_args!("delete the clsact qdisc"), ifindex, Handle::CLSACT)?;
+        let clsact = Message::new(ifindex, Handle::UNSPEC, Handle::CLSACT);
+        self.delete_qdisc(format_args!("delete the clsact qdisc"), clsact)?;
         Ok(true)
     }
 
-    pub(super) fn delete_qdisc(
-        &self,
-        operation: fmt::Arguments<'_>,
-        ifindex: u32,
-        parent: Handle,
-    ) -> Result<()> {
-        self.change_tc(operation, (RTM_DELQDISC, 0), Message::new(ifindex, Handle::UNSPEC, parent), |_| {})
+    pub(super) fn delete_qdisc(&self, operation: fmt::Arguments<'_>, message: Message) -> Result<()> {
+        self.change_tc(operation, (RTM_DELQDISC, 0), message, |_| {})
     }
 
     /// Creates or changes an HTB class; its queued packets stay.

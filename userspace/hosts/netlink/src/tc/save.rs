@@ -157,7 +157,7 @@ impl Netlink {
             Some(there) if !is_there && (there.kind.as_str(), there.handle) != ours => {
                 return Ok(Restored::LeftAlone(there.kind.clone()));
             }
-            Some(_) if !is_there && parent == Handle::ROOT => self.delete_root(ifindex)?,
+            Some(there) if !is_there && parent == Handle::ROOT => self.delete_root(ifindex, there.handle)?,
             _ => {}
         }
         let put = |parent, saved: &SavedQdisc| {
@@ -195,7 +195,9 @@ impl Netlink {
 
     /// Restores the default queue of a `tbf`, which it creates when it is changed without having one.
     fn default_below(&self, ifindex: u32, parent: Handle, qdiscs: &[Qdisc]) -> Result<()> {
-        self.delete_qdisc(format_args!("delete the qdisc at {parent}"), ifindex, parent)?;
+        let ours =
+            qdiscs.iter().find(|qdisc| qdisc.parent == parent).map_or(Handle::UNSPEC, |ours| ours.handle);
+        self.delete_qdisc(format_args!("delete the qdisc at {parent}"), Message::new(ifindex, ours, parent))?;
         let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else { return Ok(()) };
         let Qdisc { kind, handle, options, .. } = root;
         let message = Message::new(ifindex, *handle, Handle::ROOT);
