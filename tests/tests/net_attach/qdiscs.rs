@@ -285,6 +285,26 @@ fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
     Ok(())
 }
 
+/// The class that the pacer was in has gone with its shaper.
+#[test]
+fn shaper_replaced_above_the_pacer_is_kept() -> Result<()> {
+    let lab = new_lab!("htb", "tbf");
+    for change in [TBF, "tc qdisc del dev a0 root", "tc qdisc replace dev a0 root handle 7: pfifo limit 33"] {
+        lab.host.command("tc qdisc replace dev a0 root handle 7: tbf rate 20mbit burst 20k limit 1m")?;
+        lab.host.command("tc qdisc add dev a0 parent 7:1 handle 8: pfifo limit 55")?;
+        lab.ok("attach a0 --pacer htb --flows 64")?;
+        if change.contains(" 7:") {
+            lab.host.command("tc qdisc del dev a0 root")?;
+        }
+        lab.host.command(change)?;
+        let theirs = show(&lab.host)?;
+        lab.prints("detach a0", "another program replaced it")?;
+        assert_eq!(show(&lab.host)?, theirs, "{change}");
+        lab.prints("status", "no interface is attached")?;
+    }
+    Ok(())
+}
+
 /// Filters of other kinds use the numbers of a BPF filter's name and program for something else.
 #[test]
 fn filter_detached_next_to_other_kinds() -> Result<()> {

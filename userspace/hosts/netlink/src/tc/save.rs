@@ -151,6 +151,9 @@ impl Netlink {
         saved: &SavedQdisc,
     ) -> Result<Restored> {
         let qdiscs = self.qdiscs(ifindex)?;
+        if let Some(root) = replaced_shaper(parent, &qdiscs) {
+            return Ok(Restored::LeftAlone(root));
+        }
         let there = qdiscs.iter().find(|qdisc| qdisc.parent == parent && qdisc.handle != Handle::UNSPEC);
         let is_there = there.is_some_and(|there| saved.equals(there, &qdiscs));
         match there {
@@ -232,6 +235,17 @@ impl Netlink {
             result => result,
         }
     }
+}
+
+/// Kind of the root qdisc, if `parent` is the class of a `tbf` that does not exist any more.
+fn replaced_shaper(parent: Handle, qdiscs: &[Qdisc]) -> Option<String> {
+    let tbf = Handle::new(parent.major(), 0);
+    let is_there = qdiscs.iter().any(|qdisc| qdisc.handle == tbf && qdisc.kind == "tbf");
+    if parent == Handle::ROOT || is_there {
+        return None;
+    }
+    let root = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT);
+    Some(root.map_or_else(|| "none".to_owned(), |root| root.kind.clone()))
 }
 
 /// Recreates `root` on the loopback interface of the calling thread's temporary namespace, and compares.
