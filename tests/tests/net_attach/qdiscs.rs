@@ -261,28 +261,40 @@ fn repair_refused_below_other_qdisc() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
-    let lab = new_lab!("htb", "tbf");
+/// From the journal's first record until the qdisc is replaced, the programs are loaded.
+fn changed_while_attaching(lab: &Lab, change: &str, kept: &str) -> Result<()> {
     let journal = lab.host.journals()?.join(format!("{}.json", lab.host.index("a0")?));
     thread::scope(|scope| -> Result<()> {
         let attaching = scope.spawn(|| lab.run("attach a0 --pacer htb --flows 64 --set link_rate=1gbit"));
-        // From the journal's first record until the qdisc is replaced, the programs are loaded.
         while !journal.exists() && !attaching.is_finished() {
             thread::yield_now();
         }
-        lab.host.command(TBF)?;
+        lab.host.command(change)?;
         let attached = attaching.join().map_err(|_| anyhow!("the command panicked"))??;
         if !attached.status.success() {
             let error = String::from_utf8_lossy(&attached.stderr);
-            assert_contains(&error, "replaced the qdisc of a0 while attaching");
+            assert_contains(&error, "changed the qdisc of a0 while attaching");
             lab.prints("status", "no interface is attached")?;
         }
         Ok(())
     })?;
     lab.run("detach a0")?;
-    assert_contains(&show(&lab.host)?, "qdisc tbf 5: root");
+    assert_contains(&show(&lab.host)?, kept);
     Ok(())
+}
+
+#[test]
+fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
+    let lab = new_lab!("htb", "tbf");
+    changed_while_attaching(&lab, TBF, "qdisc tbf 5: root")
+}
+
+#[test]
+fn options_changed_while_attaching_are_kept() -> Result<()> {
+    let lab = new_lab!("htb");
+    lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
+    let change = "tc qdisc change dev a0 root handle 7: pfifo limit 99";
+    changed_while_attaching(&lab, change, "limit 99p")
 }
 
 /// The class that the pacer was in has gone with its shaper.

@@ -169,7 +169,8 @@ pub enum Error {
     )]
     TagsLost { ifindex: u32, features: String },
     #[error(
-        "another program replaced the qdisc of {iface} while attaching: {saved} became {found}; attach again"
+        "another program changed the qdisc of {iface} while attaching: {saved} became {found}, or has other options; \
+         attach again"
     )]
     QdiscReplaced { iface: String, saved: Box<SavedQdisc>, found: Box<SavedQdisc> },
     #[error("{iface} is attached with the htb pacer; `dcqcn detach {iface}`, then prepare it")]

@@ -126,11 +126,11 @@ impl Executor<'_> {
     fn replace_qdisc(&self, parent: Handle, saved: &SavedQdisc, info: &mut Info) -> Result<(), Error> {
         let Plan { link, config, sizes, placement, queues_at, .. } = self.plan;
         failpoint::step("the qdisc is about to be replaced");
-        // Loading takes seconds, in which another program may have replaced it.
+        // Loading takes seconds, in which another program may have replaced or changed it.
         let found = self.netlink.save_qdisc(link.index, parent)?;
         // The kernel installs its own default when the interface is brought up.
         let is_default = found.is_default() && saved.is_default();
-        if !is_default && (&found.kind, found.handle) != (&saved.kind, saved.handle) {
+        if !is_default && found != *saved {
             let (iface, saved) = (link.name.clone(), Box::new(saved.clone()));
             return Err(Error::QdiscReplaced { iface, saved, found: Box::new(found) });
         }
