@@ -103,6 +103,19 @@ fn attachment_without_journal_is_removed() -> Result<()> {
     Ok(())
 }
 
+/// The kernel numbers qdiscs without a handle from 8001: on, and reaches the pacer's after 23,552 of them.
+#[test]
+fn foreign_qdisc_with_our_handle_is_kept() -> Result<()> {
+    let lab = new_lab!("htb");
+    lab.host.command("tc qdisc add dev a0 root handle dc00: htb default 10")?;
+    lab.host.command("tc class add dev a0 parent dc00: classid dc00:10 htb rate 50mbit")?;
+    let before = state(&lab.host, "a0")?;
+    lab.attach(&["a0"])?;
+    lab.ok("detach a0")?;
+    assert_eq!(state(&lab.host, "a0")?, before);
+    Ok(())
+}
+
 #[test]
 fn lost_journal_kept_by_other_commands() -> Result<()> {
     require!();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use aya::programs::links::PinnedLink;
 use dcqcn_netlink::Netlink;
-use dcqcn_netlink::tc::{Handle, Qdisc, Restored};
+use dcqcn_netlink::tc::{Ets, Handle, Qdisc, Restored};
 use dcqcn_support::file::existing;
 use nix::errno::Errno;
 
@@ -195,7 +195,8 @@ pub(super) fn discard(state_dir: &StateDir, ifindex: u32) -> Result<(), Error> {
 
 /// Removes a root qdisc of ours that no journal restores, for the kernel's default; returns what was done.
 ///
-/// Nothing else removes it, and it limits all traffic of the port.
+/// Nothing else removes it, and it limits all traffic of the port. Its classes identify it: sooner or later the kernel
+/// gives each of these handles to a qdisc of another program that requests none.
 ///
 /// # Errors
 /// [`Error::Interrupts`] without `may_interrupt` if active QPs send through it.
@@ -212,6 +213,10 @@ pub(super) fn remove_own_qdisc(
     let Some(Qdisc { kind, handle, .. }) = netlink.root_qdisc(ifindex)?.filter(is_ours) else {
         return Ok(None);
     };
+    let last = if kind == "ets" { Ets::BANDS as u16 } else { queues::PORT.minor() };
+    if netlink.classes(ifindex)?.iter().all(|class| class.handle != Handle::new(handle.major(), last)) {
+        return Ok(None);
+    }
     if !may_interrupt {
         probe::check_interrupt(netlink, &netlink.link_by_index(ifindex)?, "removing its qdisc", None)?;
     }
