@@ -34,6 +34,17 @@ fn parallel_attaches_share_maps() -> Result<()> {
     Ok(())
 }
 
+/// As at a limit of tasks: no thread can have such a stack.
+#[test]
+fn attach_without_threads_is_refused() -> Result<()> {
+    let lab = new_lab!();
+    let line = "attach a0 b0 --pacer none --flows 64 --profile paper --set link_rate=1gbit";
+    let refused = lab.host.output(dcqcn_with(line, &[("RUST_MIN_STACK", "1000000000000000000")])?)?;
+    let error = String::from_utf8(refused.stderr)?;
+    ensure!(refused.status.code() == Some(1) && !error.contains("panicked"), "{}: {error}", refused.status);
+    lab.prints("status", "no interface is attached")
+}
+
 /// Only a host's program needs an entry of `SIBLINGS`.
 #[test]
 fn refused_requests_use_no_sibling_slot() -> Result<()> {

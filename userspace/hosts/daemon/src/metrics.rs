@@ -49,9 +49,13 @@ impl Scrape {
         let read_one = if with_flows { Reading::take } else { Reading::without_flows };
         let read = |names: &[String]| names.iter().map(|name| (name.clone(), read_one(name))).collect();
         let readings: Vec<(String, Result<Reading, attach::Error>)> = thread::scope(|scope| {
-            let threads: Vec<_> = names.chunks(share).map(|some| scope.spawn(move || read(some))).collect();
-            let join = |thread: ScopedJoinHandle<'_, Vec<_>>| {
-                thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+            let start =
+                |some| thread::Builder::new().spawn_scoped(scope, move || read(some)).map_err(|_| some);
+            let threads: Vec<_> = names.chunks(share).map(start).collect();
+            let join = |thread: Result<ScopedJoinHandle<'_, Vec<_>>, &[String]>| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)),
+                // At a limit of threads, this one reads all.
+                Err(some) => read(some),
             };
             threads.into_iter().flat_map(join).collect()
         });

@@ -441,7 +441,8 @@ fn run_on<T: Send, R: Send>(threads: usize, jobs: Vec<T>, work: impl Fn(T) -> R 
         }
     };
     thread::scope(|scope| {
-        (1..threads).for_each(|_| drop(scope.spawn(worker)));
+        // At a limit of threads, this one does all jobs.
+        (1..threads).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, worker)));
         worker();
     });
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -425,7 +425,7 @@ fn mount_bpf() -> Result<(), Error> {
     let target = Path::new(ROOT).join("bpf");
     let failed = |source: io::Error| Error::Mount { path: target.clone(), source };
     let mounted = thread::scope(|scope| {
-        let thread = scope.spawn(|| -> io::Result<()> {
+        let mounting = || -> io::Result<()> {
             if let Some(process) = outside() {
                 let mounts = File::open(process.join("ns/mnt"))?;
                 // `setns` requires that the thread does not share its root and working directory.
@@ -435,7 +435,8 @@ fn mount_bpf() -> Result<(), Error> {
             fs::create_dir_all(&target)?;
             mount(Some("bpf"), &target, Some("bpf"), MsFlags::empty(), Some("mode=0700"))?;
             Ok(())
-        });
+        };
+        let thread = thread::Builder::new().spawn_scoped(scope, mounting)?;
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the mounting thread panicked")))
     });
     mounted.map_err(failed)
