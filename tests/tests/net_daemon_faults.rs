@@ -280,6 +280,22 @@ fn restart_resumes_interrupted_attach() -> Result<()> {
     daemon.end()
 }
 
+/// Another command holds the lock that the daemon needs for an interface that was removed.
+#[test]
+fn daemon_that_waits_for_a_lock_exits() -> Result<()> {
+    let pair = new_pair!();
+    let mut daemon = Daemon::start(&pair.a, HOST)?;
+    daemon.attaches("a0")?;
+    let lock = File::options().append(true).open(pair.a.journals()?.join("lock"))?;
+    lock.lock()?;
+    pair.a.command("ip link del a0")?;
+    daemon.wait_for_log(&["interface removed"])?;
+    let signalled = Instant::now();
+    daemon.end()?;
+    ensure!(signalled.elapsed() < Duration::from_secs(5), "{:?}", signalled.elapsed());
+    Ok(())
+}
+
 #[test]
 fn unread_log_does_not_stop_service() -> Result<()> {
     let pair = new_pair!();

@@ -205,6 +205,9 @@ impl EventLoop {
         notify(&[NotifyState::Stopping]);
         tracing::info!(detach = self.detach_on_exit, "ending");
         self.shared.end();
+        if !self.detach_on_exit {
+            attach::stop_waiting();
+        }
         self.request(Command::End { detach: self.detach_on_exit });
         tokio::select! {
             result = ended => result.unwrap_or(Ok(())),

@@ -26,6 +26,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -446,6 +447,14 @@ fn mount_bpf() -> Result<(), Error> {
 const TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Whether the process is shutting down, and must not wait for a lock.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Makes this process wait for no lock from now on: operations that need one fail instead.
+pub fn stop_waiting() {
+    IS_ENDING.store(true, Ordering::Relaxed);
+}
+
 /// A lock; released when dropped or when the process ends.
 #[derive(Debug)]
 pub(super) struct Lock {
@@ -468,7 +477,7 @@ impl Lock {
             if let Some(lock) = Self::attempt(path)? {
                 return Ok(lock);
             }
-            if Instant::now() >= until {
+            if Instant::now() >= until || IS_ENDING.load(Ordering::Relaxed) {
                 let holder = holder(path).unwrap_or_else(|| "another process".into());
                 return Err(Error::Locked { what, path: path.to_owned(), holder, waited: TIMEOUT });
             }
