@@ -59,16 +59,26 @@ impl Scrape {
             };
             threads.into_iter().flat_map(join).collect()
         });
+        let mut failed = Vec::new();
         for (name, result) in readings {
             match result {
                 Ok(reading) => scrape.readings.push(reading),
-                // Detached since it was listed.
-                Err(attach::Error::NotAttached { .. }) => {}
-                Err(error) => scrape.unreadable.push(failing(&name, error)),
+                Err(error) => failed.push(failing(&name, error)),
             }
+        }
+        if !failed.is_empty() {
+            scrape.unreadable.extend(still_attached(failed, attach::alive()));
         }
         scrape
     }
+}
+
+/// Failures without those of interfaces that were detached, removed or renamed since they were listed.
+fn still_attached(mut failed: Vec<Failing>, now: Result<attach::Alive, attach::Error>) -> Vec<Failing> {
+    if let Ok(attach::Alive { attached, .. }) = now {
+        failed.retain(|failing| attached.iter().any(|info| info.iface == failing.interface));
+    }
+    failed
 }
 
 /// Body of `/readyz`.

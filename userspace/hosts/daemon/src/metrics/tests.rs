@@ -24,6 +24,17 @@ fn scrape() -> Scrape {
     Scrape { readings: vec![reading("eth0", 10, 5), inline], unreadable }
 }
 
+#[test]
+fn removed_interface_is_not_unreadable() {
+    let failed = || ["eth0", "veth1"].map(|iface| Failing::new(iface, "no such interface")).to_vec();
+    let attached = vec![reading("eth0", 10, 5).info];
+    let left = still_attached(failed(), Ok(attach::Alive { attached, unreadable: Vec::new() }));
+    assert_eq!(left, [Failing::new("eth0", "no such interface")]);
+    // Nothing is omitted if that is unknown.
+    let unknown = Err(attach::Error::NotAttached { iface: "eth0".into() });
+    assert_eq!(still_attached(failed(), unknown), failed());
+}
+
 /// All metrics of a process without a daemon.
 fn text_of(scrape: &Scrape, top_qps: usize) -> String {
     render::whole(scrape, top_qps, None, Instant::now(), Format::Text)
