@@ -161,7 +161,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         // More than the kernel buffers for a client that does not read.
-        let much = axum::body::Bytes::from(vec![b'x'; 64 << 20]);
+        let much = Bytes::from(vec![b'x'; 64 << 20]);
         let router = Router::new().route("/", get(move || async move { much.clone() }));
         client.write_all(REQUEST).await.unwrap();
         let serving = connection(stream, router, Limits { unread: Duration::from_secs(1), ..Limits::PAGE });
