@@ -145,8 +145,8 @@ struct WorkerState {
     freed: Instant,
     /// Time when link speeds were last checked.
     measured: Instant,
-    /// Interfaces have changed since parts were last checked: an inline port that was moved to another network namespace
-    /// still forwards.
+    /// Interfaces have changed since parts were last checked: an inline port in another network namespace still
+    /// forwards.
     have_links_changed: bool,
 }
 

@@ -165,8 +165,8 @@ fn was_removed(state_dir: &StateDir, record: &Record, my_inode: u64) -> bool {
     if bound.iter().any(|link| link.ifindex != Some(0)) {
         return false;
     }
-    // Was complete, and every link has lost its interface: that was removed, unless another program detached them. Where
-    // that is unknown, as in a container, it counts as removed.
+    // Was complete, and every link has lost its interface: that was removed, unless another program detached
+    // them. Where that is unknown, as in a container, it counts as removed.
     if record.state == State::Attached && !bound.is_empty() {
         let (inode, ifindex) = (record.netns_inode, record.info.ifindex);
         return netns::may_have_interface(inode, state_dir.cookie, ifindex) != Some(true);

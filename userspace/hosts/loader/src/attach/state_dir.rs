@@ -215,7 +215,8 @@ impl StateDir {
         Ok(indexes)
     }
 
-    /// All readable journals; others are skipped. While no journal changes, this is one system call, whatever their number.
+    /// All readable journals; others are skipped. While no journal changes, this is one system call, whatever their
+    /// number.
     pub(super) fn records(&self) -> Result<Arc<Records>, Error> {
         let metadata = existing(fs::metadata(&self.files)).map_err(file_error(&self.files))?;
         let Some(metadata) = metadata else { return Ok(Arc::default()) };
