@@ -92,6 +92,9 @@ impl Time {
     }
 }
 
+const _: () = assert!(Time::paused_until(CLASSES).0 == Time::paused_for(0).0);
+const _: () = assert!(Time::paused_for(CLASSES).0 == Time::STORMS.0);
+
 /// Number of [`Time`]s.
 pub const TIMES: usize = 24;
 

@@ -509,8 +509,8 @@ impl<'a> SharedRequester<'a> {
     /// First PSN that a READ response or an atomic acknowledgement, if its ICRC is correct, leaves
     /// unacknowledged, or an earlier one if the stack awaits this response; `None` if neither matters.
     ///
-    /// It may be within a READ only if the stack processes NAKs there. However stale these fields are, it is
-    /// not after `psn`.
+    /// It may be within a READ only if the stack processes NAKs between its responses. It is never after `psn`,
+    /// even if these fields are stale.
     #[inline(always)]
     fn acknowledged_end(self, psn: u32, is_first: bool, takes_naks_in_reads: bool) -> Option<u32> {
         let data_end = get!(self.data_end);

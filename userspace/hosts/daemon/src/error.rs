@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_still_attached_named_as_detach_takes_them() {
+    fn fix_of_failed_detach_names_interfaces() {
         let text = Error::StillAttached { ifaces: "eth0, eth1".into() }.to_string();
         assert!(text.ends_with("failed: eth0, eth1; run `dcqcn detach eth0,eth1`"), "{text}");
     }

@@ -385,8 +385,12 @@ impl Scenario {
             // Depth and pause of every switch, and pause of every host.
             let bytes = 16 * u64::from(self.topology.switches) + 4 * u64::from(self.topology.hosts);
             let least_ns = (self.duration_ns * bytes / MAX_SAMPLE_BYTES).max(1_000);
-            in_range("sample interval", sample_ns, least_ns..=MAX_DURATION_NS, Unit::Nanoseconds)
-                .map_err(SimError::Sample)?;
+            in_range("sample interval", sample_ns, least_ns..=MAX_DURATION_NS, Unit::Nanoseconds).map_err(
+                |error| match sample_ns {
+                    1_000.. if sample_ns < least_ns => SimError::Sample(error),
+                    _ => error.into(),
+                },
+            )?;
         }
         self.transport.validate()?;
         self.control.validate(&self.transport)?;

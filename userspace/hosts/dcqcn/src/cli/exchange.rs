@@ -302,7 +302,7 @@ impl ExportArgs {
     }
 }
 
-/// What `export --out` did.
+/// Result of `export --out`.
 #[derive(Serialize)]
 struct Written<'a> {
     iface: &'a str,
@@ -322,7 +322,7 @@ mod tests {
     use super::{Written, switch_port};
 
     #[test]
-    fn written_file_of_export_printed_as_text_and_json() {
+    fn exported_file_printed_as_text_and_json() {
         let printed = |json: bool| {
             let mut bytes = Vec::new();
             Output::new(&mut bytes, json).show(&Written { iface: "eth0", file: "eth0.txt".into() }).unwrap();
