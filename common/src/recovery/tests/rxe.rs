@@ -314,12 +314,26 @@ impl Random {
 /// A packet as it leaves or arrives, or a probe, in the report of a failure.
 type Event = (u64, &'static str, Packet);
 
+#[derive(Clone, Copy)]
+struct Link {
+    takes_naks_in_reads: bool,
+    /// Of 1,000 packets.
+    lost: u64,
+    /// Of 1,000 responses.
+    corrupt: u64,
+    /// Requests that complete, some by the stack's own timer, before the programs follow it.
+    before: Option<usize>,
+}
+
+const LINK: Link = Link { takes_naks_in_reads: true, lost: 0, corrupt: 0, before: None };
+
 /// Mixed requests over a link; returns the stack and the last events if it waits for its own timer, or has ended.
-///
-/// `lost` and `corrupt`: of 1,000 packets, and of 1,000 responses.
-fn run(seed: u64, takes_naks_in_reads: bool, lost: u64, corrupt: u64) -> Result<(), (Rxe, Vec<Event>)> {
+fn run(seed: u64, link: Link) -> Result<(), (Rxe, Vec<Event>)> {
     const TICK_NS: u64 = MS / 4;
     const DELAY_NS: u64 = 2 * MS;
+    const TIMER_NS: u64 = 1_000 * MS;
+    let Link { takes_naks_in_reads, lost, corrupt, before } = link;
+    let (mut is_followed, mut heard_ns) = (before.is_none(), 0);
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let (mut rxe, mut responder) = (Rxe::new(takes_naks_in_reads), Responder::default());
     let (mut requester, mut sent, mut progress) = (Requester::NEW, NONE, (0, 0));
@@ -329,6 +343,7 @@ fn run(seed: u64, takes_naks_in_reads: bool, lost: u64, corrupt: u64) -> Result<
     let mut progress_ns = now_ns;
     while rxe.head < REQUESTS {
         now_ns += TICK_NS;
+        is_followed |= before.is_some_and(|requests| rxe.head >= requests);
         while rxe.wqes.len() < REQUESTS && rxe.wqes.len() < rxe.head + DEPTH {
             match random.below(8) {
                 0..5 => rxe.post(Kind::Write, 1 + random.below(8)),
@@ -343,9 +358,11 @@ fn run(seed: u64, takes_naks_in_reads: bool, lost: u64, corrupt: u64) -> Result<
                 WRITE_FIRST | WRITE_MIDDLE => MTU,
                 _ => 0,
             };
-            requester.on_request(&request(packet.opcode, packet.psn as u32, bytes), now_ns);
+            if is_followed {
+                requester.on_request(&request(packet.opcode, packet.psn as u32, bytes), now_ns);
+            }
             // One acknowledgement must have arrived.
-            let is_lost = random.below(1_000) < lost && requester.own_qpn() != 0;
+            let is_lost = random.below(1_000) < lost && (!is_followed || requester.own_qpn() != 0);
             events.push((now_ns, if is_lost { "request lost" } else { "request" }, packet));
             if !is_lost {
                 out.push_back((now_ns + DELAY_NS, packet));
@@ -353,7 +370,7 @@ fn run(seed: u64, takes_naks_in_reads: bool, lost: u64, corrupt: u64) -> Result<
         }
         while let Some((_, packet)) = out.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
             for packet in responder.receive(packet) {
-                if random.below(1_000) < lost && requester.own_qpn() != 0 {
+                if random.below(1_000) < lost && (!is_followed || requester.own_qpn() != 0) {
                     events.push((now_ns, "response lost", packet));
                 } else {
                     back.push_back((now_ns + DELAY_NS, packet, random.below(1_000) < corrupt));
@@ -372,7 +389,7 @@ fn run(seed: u64, takes_naks_in_reads: bool, lost: u64, corrupt: u64) -> Result<
             };
             events.push((now_ns, if is_corrupt { "response corrupt" } else { "response" }, packet));
             let response = Response { opcode, ..nak(psn as u32, syndrome) };
-            let is_seen = !is_corrupt || syndrome == UNVERIFIED;
+            let is_seen = is_followed && (!is_corrupt || syndrome == UNVERIFIED);
             let is_dropped = is_seen && requester.drops(&response, now_ns) && takes_naks_in_reads;
             if !is_corrupt && !is_dropped {
                 queue.push_back(packet);
@@ -385,6 +402,10 @@ fn run(seed: u64, takes_naks_in_reads: bool, lost: u64, corrupt: u64) -> Result<
             && let Some(packet) = queue.pop_front()
         {
             rxe.receive(packet, now_ns);
+            heard_ns = now_ns;
+        }
+        if before.is_some() && rxe.req_psn > rxe.comp_psn && now_ns.saturating_sub(heard_ns) > TIMER_NS {
+            (rxe.need_retry, rxe.started_retry, heard_ns) = (true, true, now_ns);
         }
         for wqe in &rxe.wqes[head.0..rxe.head] {
             let is_accepted = wqe.last < responder.psn && (wqe.kind != Kind::Read || wqe.done == wqe.packets);
@@ -393,8 +414,15 @@ fn run(seed: u64, takes_naks_in_reads: bool, lost: u64, corrupt: u64) -> Result<
         if head != (rxe.head, rxe.comp_psn) {
             (head, progress_ns) = ((rxe.head, rxe.comp_psn), now_ns);
         }
+        if rxe.has_ended && !is_followed {
+            // After Linux 6.1 late ACKs end QPs.
+            return Ok(());
+        }
         if rxe.has_ended || now_ns.saturating_sub(progress_ns) > 3_000 * MS {
             return Err((rxe, events.split_off(events.len().saturating_sub(100))));
+        }
+        if !is_followed {
+            continue;
         }
         if requester.progress() != progress {
             (progress, sent.probes) = (requester.progress(), 0);
@@ -416,31 +444,40 @@ fn run(seed: u64, takes_naks_in_reads: bool, lost: u64, corrupt: u64) -> Result<
 }
 
 /// Those that need the stack's timer, of all runs.
-fn stalls(takes_naks_in_reads: bool, lost: u64, corrupt: u64) -> Vec<(u64, Rxe, Vec<Event>)> {
+fn stalls(link: Link) -> Vec<(u64, Rxe, Vec<Event>)> {
     let seeds = 1..=if cfg!(debug_assertions) { 200 } else { 2_000 };
-    let failed =
-        |seed| run(seed, takes_naks_in_reads, lost, corrupt).err().map(|(rxe, events)| (seed, rxe, events));
+    let failed = |seed| run(seed, link).err().map(|(rxe, events)| (seed, rxe, events));
     seeds.filter_map(failed).collect()
 }
 
 #[test]
 fn lost_packets_need_no_timer() {
-    let all = stalls(true, 10, 0);
+    let all = stalls(Link { lost: 10, ..LINK });
     assert!(all.is_empty(), "{:?}", all.first());
 }
 
 /// On Linux 6.1, the rest of a READ that is requested again and lost again does.
 #[test]
 fn lost_packets_on_6_1_need_no_timer() {
-    let all = stalls(false, 10, 0);
+    let all = stalls(Link { takes_naks_in_reads: false, lost: 10, ..LINK });
     let other = all.iter().find(|(_, rxe, _)| rxe.has_ended || !rxe.is_in_read);
     assert!(other.is_none(), "{other:?}");
+}
+
+/// The probe is enabled on a QP that has lost packets.
+#[test]
+fn probe_enabled_late_ends_no_qp() {
+    for (takes_naks_in_reads, before) in [(true, 20), (true, 70), (false, 20), (false, 70)] {
+        let all = stalls(Link { takes_naks_in_reads, lost: 10, before: Some(before), ..LINK });
+        let ended = all.iter().find(|(_, rxe, _)| rxe.has_ended);
+        assert!(ended.is_none(), "{ended:?}");
+    }
 }
 
 /// A corrupt response does, if no request follows the READ.
 #[test]
 fn corrupt_responses_need_no_timer() {
-    let all = stalls(true, 0, 10);
+    let all = stalls(Link { corrupt: 10, ..LINK });
     let other = all.iter().find(|(_, rxe, _)| rxe.has_ended || rxe.index != REQUESTS);
     assert!(other.is_none(), "{other:?}");
 }
