@@ -53,6 +53,18 @@ impl Daemon {
         Ok(Self { process, dir })
     }
 
+    /// Starts the daemon in a mount namespace without the BPF file system, as that of `ip netns exec` may be.
+    pub fn start_without_mount(host: &Host, file: &str) -> Result<Self> {
+        const UNMOUNT: &str =
+            "while mountpoint -q /run/dcqcn/bpf; do umount /run/dcqcn/bpf; done; exec \"$@\"";
+        let dir = tempfile::tempdir()?;
+        fs::write(dir.path().join("dcqcn.toml"), within(&dir, file))?;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-euc", UNMOUNT, "sh"]).arg(binary()?).arg("run");
+        let process = spawn_by(host, command, dir.path(), &["--log-format", "json"])?;
+        Ok(Self { process, dir })
+    }
+
     /// Starts the daemon with a log of JSON lines, and waits until it has attached to `iface`.
     pub fn serving(host: &Host, file: &str, iface: &str) -> Result<Self> {
         let mut daemon = Self::start(host, file)?;
@@ -150,8 +162,11 @@ fn within(dir: &TempDir, file: &str) -> String {
 }
 
 fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> Result<Running> {
+    spawn_by(host, dcqcn_with("run", environment)?, dir, options)
+}
+
+fn spawn_by(host: &Host, mut command: Command, dir: &Path, options: &[&str]) -> Result<Running> {
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
-    let mut command = dcqcn_with("run", environment)?;
     command.args(options).arg("--config").arg(dir.join("dcqcn.toml"));
     command.env("DCQCN_AUDIT", dir).env_remove("DCQCN_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

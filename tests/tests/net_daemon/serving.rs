@@ -42,6 +42,16 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
 }
 
 #[test]
+fn daemon_in_private_mounts_serves() -> Result<()> {
+    let pair = new_pair!();
+    let mut daemon = Daemon::start_without_mount(&pair.a, HOST)?;
+    daemon.attaches("a0")?;
+    assert_eq!(pair.a.attached()?, ["a0"], "seen from outside");
+    daemon.end()?;
+    pair.a.detach("a0")
+}
+
+#[test]
 fn links_matched_by_other_properties() -> Result<()> {
     let pair = new_pair!();
     for number in [1, 2, 3] {

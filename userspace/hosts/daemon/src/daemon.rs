@@ -272,11 +272,11 @@ const CAPABILITIES: [Capability; 3] =
 /// are per thread.
 ///
 /// # Errors
-/// A capability is missing, or attachments would become invisible.
+/// A capability is missing, or the BPF file system cannot be mounted.
 fn drop_privileges() -> Result<()> {
     const READ: &str = "cannot read the capabilities";
-    // Mounting the BPF file system needs privileges that are dropped below.
-    let (device, process) = attach::file_system()?;
+    // Mounting the BPF file system, and finding that of another mount namespace, needs privileges that are dropped below.
+    attach::hold_file_system()?;
     let retained: CapsHashSet = CAPABILITIES.into_iter().collect();
     prctl::set_no_new_privs().context("cannot set no_new_privs")?;
     caps::clear(None, CapSet::Ambient).context("cannot clear the ambient capabilities")?;
@@ -295,11 +295,6 @@ fn drop_privileges() -> Result<()> {
     }
     for set in [CapSet::Effective, CapSet::Permitted] {
         caps::set(None, set, &left).context("cannot drop capabilities")?;
-    }
-    // Without CAP_SYS_PTRACE the file system must be in this process's mount namespace.
-    let seen = attach::file_system().inspect_err(|error| tracing::warn!(%error, "no BPF file system here"));
-    if !seen.is_ok_and(|(seen, _)| seen == device) {
-        return Err(Error::OtherMounts { process: process.unwrap_or(1) });
     }
     tracing::debug!(?left, "capabilities dropped");
     Ok(())

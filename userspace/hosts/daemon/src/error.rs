@@ -58,11 +58,6 @@ pub enum Error {
         "missing CAP_BPF, CAP_NET_ADMIN or CAP_PERFMON; run the daemon as root, or grant them (systemd CapabilityBoundingSet=)"
     )]
     Capabilities,
-    #[error(
-        "cannot access the maps in /run/dcqcn/bpf: the file system is not in the mount namespace of this process; start \
-         the daemon in that of process {process}: `nsenter --target {process} --mount dcqcn run`"
-    )]
-    OtherMounts { process: u32 },
 }
 
 impl Error {

@@ -382,13 +382,13 @@ fn name_of(links: &[Link], ifindex: u32) -> Option<&str> {
     links.iter().find(|link| link.index == ifindex).map(|link| link.name.as_str())
 }
 
-/// The BPF file system with the pins, mounted if necessary: its device number; and a process with it in its mount
-/// namespace, if this process is in another one.
+/// Mounts the BPF file system if necessary, and keeps access to it after capabilities are dropped.
 ///
 /// # Errors
 /// Mounting fails; the first mount after boot requires CAP_SYS_ADMIN.
-pub fn file_system() -> Result<(u64, Option<u32>), Error> {
-    Ok((StateDir::here()?.file_system()?, state_dir::process_outside()))
+pub fn hold_file_system() -> Result<(), Error> {
+    StateDir::here()?.mount()?;
+    hold_root()
 }
 
 /// Groups requests, by index in `requests`, into rounds that can be attached concurrently. A request is the

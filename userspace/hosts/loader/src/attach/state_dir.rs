@@ -172,12 +172,6 @@ impl StateDir {
         }
     }
 
-    /// Device number of the BPF file system with the pins, mounted if necessary.
-    pub(super) fn file_system(&self) -> Result<u64, Error> {
-        self.mount()?;
-        self.bpf_dev().ok_or_else(|| Error::NoBpfFs { path: self.root.join("bpf") })
-    }
-
     /// Device number of the file system at the pins' location in this process, if any.
     pub(super) fn bpf_dev(&self) -> Option<u64> {
         fs::metadata(self.root.join("bpf")).ok().map(|metadata| metadata.dev())
@@ -366,11 +360,15 @@ pub(super) fn names(path: &Path) -> Result<Vec<String>, Error> {
 /// Root directory opened by [`hold_root`].
 static HELD_ROOT: OnceLock<File> = OnceLock::new();
 
-/// Opens the root directory, and uses it from now on, for a process that outlives those by which it is found.
+/// Opens the root directory of another mount namespace, and uses it from now on: the processes by which it is found may
+/// end, or become inaccessible.
 ///
 /// # Errors
 /// The directory exists, and cannot be opened.
 pub fn hold_root() -> Result<(), Error> {
+    if outside().is_none() {
+        return Ok(());
+    }
     let path = root();
     if let Some(directory) = existing(File::open(&path)).map_err(file_error(&path))? {
         HELD_ROOT.get_or_init(|| directory);
@@ -389,12 +387,7 @@ pub(super) fn root() -> PathBuf {
     }
 }
 
-/// A process in the system's mount namespace, if this process is in another.
-pub(super) fn process_outside() -> Option<u32> {
-    outside()?.file_name()?.to_str()?.parse().ok()
-}
-
-/// `/proc` directory of that process.
+/// `/proc` directory of a process in the system's mount namespace, if this process is in another.
 fn outside() -> Option<PathBuf> {
     let mounts = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let init = Some(PathBuf::from("/proc/1")).filter(|init| mounts(init).is_some());
