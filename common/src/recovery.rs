@@ -39,6 +39,11 @@
 //! dropped (`SharedRequester::drops`), also while the stack retransmits the same requests: either it still
 //! has to process that response, or it awaits another one, which acknowledges them too.
 //!
+//! Soft-RoCE repeats all local operations behind the oldest unacknowledged request when it retransmits (`req_retry` of
+//! rxe_req.c). A repeated registration of memory fails and ends the QP. Registrations are not visible, but the peer
+//! invalidates them, by a SEND with invalidate. For some time after one there is no probe: it could end a QP that has
+//! lost nothing, and after a loss the stack's own timer would end the QP too.
+//!
 //! The first response to a READ, or that to an atomic, acknowledges the SENDs and WRITEs before it
 //! (9.7.5.1.2), and their own ACK may be lost. Its ICRC is verified where it would advance the acknowledged
 //! PSN: before Linux 6.12 only to the start of a READ or atomic, as egress saw it. Other READ responses end the
@@ -234,7 +239,7 @@ pub struct Requester {
     gap_ns: u64,
     /// Last announcement of a gap to `dcqcn run`.
     signalled_ns: u64,
-    /// No probe before this time: the responder has requested a delay, or has ended the QP.
+    /// No probe before this time: the responder has requested a delay or has ended the QP, or the stack registers memory.
     hold_ns: u64,
     /// Smoothed round-trip time (RFC 6298, §2); 0 = none measured.
     srtt_ns: u64,
@@ -307,6 +312,8 @@ const HIDDEN_NS: u64 = 1_000_000_000;
 const JIFFY_NS: u64 = 10_000_000;
 /// Time without a request, or since a NAK that ends it, after which a QP counts as ended.
 const ENDED_NS: u64 = 10_000_000_000;
+/// Time after the peer's last SEND with invalidate in which this host's stack is expected to register memory.
+const REGISTERS_NS: u64 = 10_000_000_000;
 /// Time in which the stack has processed the responses that have arrived.
 const PROCESSED_NS: u64 = 100_000_000;
 /// PSNs that a retransmission goes back at most, far more than soft-RoCE's 128 packets and READs behind them.

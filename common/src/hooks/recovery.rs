@@ -125,7 +125,9 @@ fn request_bytes<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<u32> {
 pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let is_response = roce.class == Class::Acknowledge || roce.class == Class::ReadResponse;
     let is_request = roce.is_trimmed || roce.opcode.starts_request();
-    let is_followed = if is_response { probes(p) } else { is_request && answers_trims(p) };
+    let invalidates = !roce.is_trimmed && roce.opcode.invalidates();
+    let is_followed =
+        if is_response || invalidates && probes(p) { probes(p) } else { is_request && answers_trims(p) };
     if !is_followed || !roce.opcode.is_rc() || roce.packets != 1 {
         return false;
     }
@@ -157,7 +159,7 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
             if is_trimmed {
                 requester.set_macs(&macs);
             }
-            requester.follow_arrival(&Arrival { psn, is_trimmed, own_qpn, udp_sport }, now_ns)
+            requester.follow_arrival(&Arrival { opcode, psn, is_trimmed, own_qpn, udp_sport }, now_ns)
         },
     );
     if announces == Some(true) {

@@ -47,9 +47,11 @@ pub(crate) const OWN_NAK: u32 = 256;
 /// Time after the responder's last packet during which trimmed requests are answered.
 const FRESH_NS: u64 = 1_000_000_000;
 
-/// A packet that starts a request to this host, or any trimmed one.
+/// A packet that starts a request to this host, ends a SEND with invalidate, or is trimmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
+    /// Opcode, of the RC transport.
+    pub opcode: Opcode,
     /// PSN, 24 bits.
     pub psn: u32,
     /// Whether a switch has cut it to its headers.
@@ -126,7 +128,7 @@ impl SharedResponder<'_> {
     /// Follows a request to this host. Returns whether it awaits a NAK.
     #[inline(always)]
     pub(super) fn on_arrival(self, packet: &Arrival, now_ns: u64) -> bool {
-        let Arrival { psn, is_trimmed, own_qpn, udp_sport } = *packet;
+        let Arrival { psn, is_trimmed, own_qpn, udp_sport, .. } = *packet;
         // Far beyond `acknowledged`, it is of another QP too, in which that PSN may look like a later one.
         let ahead = distance(get!(self.acknowledged), psn);
         if get!(self.own_qpn) != own_qpn || !(0..MAX_IN_FLIGHT).contains(&ahead) {

@@ -8,9 +8,9 @@ use core::cell::Cell;
 use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
     ACK, AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, DATA, ENDED_NS, HIDDEN_NS, INITIAL_NS, KIND, MAX_IN_FLIGHT,
-    MAX_UNACKNOWLEDGED, NO_PSN, PROCESSED_NS, PSN_SEQUENCE_ERROR, READS, Request, Requester, Response,
-    SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, VERIFIED, distance, end_of, get, hold_until, is_mtu,
-    plus, responses, set,
+    MAX_UNACKNOWLEDGED, NO_PSN, PROCESSED_NS, PSN_SEQUENCE_ERROR, READS, REGISTERS_NS, Request, Requester,
+    Response, SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, VERIFIED, distance, end_of, get, hold_until,
+    is_mtu, plus, responses, set,
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, MAX_MTU, MIN_MTU, Opcode};
@@ -101,6 +101,7 @@ extern "C" fn dcqcn_on_arrival(requester: *mut Requester, packet: u64, receiver:
     // SAFETY: called below with a cell only.
     let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
     let packet = Arrival {
+        opcode: Opcode((packet >> 24) as u8),
         psn: Psn::new(packet as u32).get(),
         is_trimmed: packet >> 32 != 0,
         own_qpn: receiver as u32,
@@ -173,8 +174,8 @@ impl<'a> SharedRequester<'a> {
     /// [`Self::on_arrival`], verified once by the kernel.
     #[inline(always)]
     pub(crate) fn follow_arrival(self, packet: &Arrival, now_ns: u64) -> bool {
-        let Arrival { psn, is_trimmed, own_qpn, udp_sport } = *packet;
-        let word = u64::from(is_trimmed) << 32 | u64::from(psn);
+        let Arrival { opcode, psn, is_trimmed, own_qpn, udp_sport } = *packet;
+        let word = u64::from(is_trimmed) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
         dcqcn_on_arrival(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
     }
 
@@ -329,7 +330,12 @@ impl<'a> SharedRequester<'a> {
 
     /// Follows a request to this host. Returns whether to announce the QP to `dcqcn run`.
     pub(crate) fn on_arrival(self, packet: &Arrival, now_ns: u64) -> bool {
-        self.responder().on_arrival(packet, now_ns) && self.signals(now_ns)
+        if packet.opcode.invalidates() {
+            // This host registers memory for each request: see [`super`].
+            self.hold(now_ns + REGISTERS_NS);
+        }
+        let is_request = packet.is_trimmed || packet.opcode.starts_request();
+        is_request && self.responder().on_arrival(packet, now_ns) && self.signals(now_ns)
     }
 
     /// Stores the source MAC address of the QP's packets, and their EtherType or the TPID of their outermost tag.
@@ -609,9 +615,14 @@ impl<'a> SharedRequester<'a> {
         if syndrome == PSN_SEQUENCE_ERROR {
             set!(self.retrying = get!(self.retrying) | AFTER_NAK);
         }
-        let hold_ns = hold_until(syndrome, now_ns);
-        if hold_ns != 0 {
-            set!(self.hold_ns = hold_ns);
+        self.hold(hold_until(syndrome, now_ns));
+    }
+
+    /// No probe before this time.
+    #[inline(always)]
+    fn hold(self, until_ns: u64) {
+        if get!(self.hold_ns) < until_ns {
+            set!(self.hold_ns = until_ns);
         }
     }
 
@@ -669,7 +680,14 @@ impl<'a> SharedRequester<'a> {
             set!(self.rttvar_ns = rtt_ns / 2);
             return;
         }
-        set!(self.rttvar_ns = rttvar_ns - rttvar_ns / 4 + srtt_ns.abs_diff(rtt_ns) / 4);
+        let error_ns = srtt_ns.abs_diff(rtt_ns);
+        // The variation falls slower: for some time, a request has been queued behind READ responses of this host.
+        let rttvar_ns = if error_ns < rttvar_ns {
+            rttvar_ns - (rttvar_ns - error_ns) / 32
+        } else {
+            rttvar_ns + (error_ns - rttvar_ns) / 4
+        };
+        set!(self.rttvar_ns = rttvar_ns);
         set!(self.srtt_ns = srtt_ns - srtt_ns / 8 + rtt_ns / 8);
     }
 

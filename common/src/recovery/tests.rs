@@ -135,6 +135,20 @@ fn lost_last_packet_is_probed_after_the_floor() {
     assert_eq!(requester.action(RULES, 40 * MS, NONE, 35 * MS), Action::At(55 * MS), "the pacer holds it");
 }
 
+/// Requests that are queued behind this host's READ responses at times.
+#[test]
+fn varying_round_trip_delays_the_probe() {
+    let (mut requester, mut at_ns) = (acknowledged(9), 10 * MS);
+    for (psn, rtt_ns) in (10..).zip([2, 80, 2, 2, 60, 2, 2, 2, 2, 2, 2].map(|rtt| rtt * MS)) {
+        requester.on_request(&request(SEND, psn, 0), at_ns);
+        requester.on_response(&ack(psn), at_ns + rtt_ns);
+        at_ns += 100 * MS;
+    }
+    requester.on_request(&request(SEND, 21, 0), at_ns);
+    let Action::At(due_ns) = requester.action(RULES, at_ns + 20 * MS, NONE, 0) else { panic!("a probe") };
+    assert!(due_ns - at_ns > 80 * MS, "{} ms", (due_ns - at_ns) / MS);
+}
+
 #[test]
 fn no_probe_before_a_verified_ack() {
     let mut requester = Requester::NEW;
@@ -835,7 +849,7 @@ proptest! {
                 if is_attached && (unseen.next() != Some(0) || sees_all) {
                     requester.on_request(&packet, now_ns);
                 }
-                let mut arrival = Arrival { psn: psn(at), is_trimmed: false, own_qpn: QPN, udp_sport: 1 };
+                let mut arrival = Arrival { opcode: SEND, psn: psn(at), is_trimmed: false, own_qpn: QPN, udp_sport: 1 };
                 if lost.next() == Some(0) {
                     arrival.is_trimmed = true;
                     if !message.is_read && trims.next() == Some(true) {
@@ -908,7 +922,7 @@ proptest! {
             if let Some((kind @ 0..3, ahead)) = forged.next() {
                 let packet = accepted.saturating_add_signed(ahead);
                 let own_qpn = if kind == 0 { QPN + 1 } else { QPN };
-                let arrival = Arrival { psn: psn(packet), is_trimmed: kind != 1, own_qpn, udp_sport: 1 };
+                let arrival = Arrival { opcode: SEND, psn: psn(packet), is_trimmed: kind != 1, own_qpn, udp_sport: 1 };
                 far.on_arrival(&arrival, now_ns + 2);
             }
             // At any time: what matters is the PSN.

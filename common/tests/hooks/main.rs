@@ -25,7 +25,7 @@ use dcqcn_common::params::{Config, PACER_HTB, PACER_NONE, Params, Port, QUEUE_SO
 use dcqcn_common::params::{Scalars, Switch, TAIL_LOSS_PROBE_FORCE};
 use dcqcn_common::pfc::{STORM_AGE_NS, Storms};
 use dcqcn_common::rate::RpParams;
-use dcqcn_common::recovery::{Action, Settings};
+use dcqcn_common::recovery::{Action, Sent, Settings};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::{BthRepr, Opcode};
 use dcqcn_common::wire::cm::CommIds;

@@ -31,6 +31,14 @@ fn trimmed(roce: &Roce) -> Vec<u8> {
     bytes
 }
 
+/// A packet with this PSN and a correct ICRC. The syndrome is part of an ACK only.
+fn with_psn(roce: Roce, psn: u8) -> Vec<u8> {
+    let mut bytes = roce.frame();
+    (bytes[53], bytes[54]) = (psn, 0x1f);
+    dcqcn_frames::seal(&mut bytes, roce.l3());
+    bytes
+}
+
 /// Host 2, which has the pair of the QPs.
 fn paired() -> MockHost {
     let mut host = MockHost::new();
@@ -168,13 +176,6 @@ fn trimmed_read_response_is_announced() {
 fn stale_ack_is_dropped() {
     let p = scalars(|s| s.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
     let off = params(|_| {});
-    // The syndrome is part of an ACK only.
-    let with_psn = |roce: Roce, psn| {
-        let mut bytes = roce.frame();
-        (bytes[53], bytes[54]) = (psn, 0x1f);
-        dcqcn_frames::seal(&mut bytes, roce.l3());
-        bytes
-    };
     let ack = with_psn(ACK, 7);
     let response = with_psn(Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_FIRST, ..DATA }, 8);
     for (p, verdict) in [(&p, TcVerdict::Drop), (&off, TcVerdict::Pass)] {
@@ -194,12 +195,6 @@ fn stale_ack_is_dropped() {
 #[test]
 fn corrupt_atomic_answer_is_no_progress() {
     let p = scalars(|s| s.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
-    let with_psn = |roce: Roce, psn| {
-        let mut bytes = roce.frame();
-        (bytes[53], bytes[54]) = (psn, 0x1f);
-        dcqcn_frames::seal(&mut bytes, roce.l3());
-        bytes
-    };
     let mut host = paired();
     for (opcode, psn) in [(Opcode::RC_SEND_ONLY, 7), (Opcode::RC_FETCH_ADD, 8), (Opcode::RC_FETCH_ADD, 8)] {
         host.egress(&p, &with_psn(Roce { opcode, ..REPLY }, psn));
@@ -213,6 +208,31 @@ fn corrupt_atomic_answer_is_no_progress() {
         assert_eq!(host.ingress(&p, bytes).0, TcVerdict::Pass);
         assert_eq!(host.requesters[&own()].progress(), progress);
         assert_eq!(host.count_of(Stat::AckInvalid), invalid);
+    }
+}
+
+/// The peer invalidates memory that host 2 registers, which a retransmission would register again.
+#[test]
+fn invalidating_send_holds_the_probe() {
+    let p = scalars(|s| s.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
+    let settings = Settings { floor_ns: 0, limit: 0, takes_naks_in_reads: true };
+    for (opcode, is_held) in [
+        (Opcode::RC_SEND_ONLY, false),
+        (Opcode::RC_SEND_ONLY_WITH_INVALIDATE, true),
+        (Opcode::RC_SEND_LAST_WITH_INVALIDATE, true),
+    ] {
+        let mut host = paired();
+        for psn in [7, 8] {
+            host.egress(&p, &with_psn(Roce { opcode: Opcode::RC_SEND_ONLY, ..REPLY }, psn));
+            host.ingress(&p, &with_psn(ACK, 7));
+        }
+        assert_eq!(host.ingress(&p, &Roce { opcode, ..DATA }.frame()).0, TcVerdict::Pass);
+        let last_ns = host.now_ns;
+        let action =
+            |after_ns| host.requesters[&own()].action(settings, last_ns + after_ns, Sent::default(), 0);
+        let expected = if is_held { Action::At(last_ns + 10_000_000_000) } else { Action::Nak(8) };
+        assert_eq!(action(2_000_000_000), expected, "{opcode:?}");
+        assert_eq!(action(10_000_000_000), Action::Nak(8));
     }
 }
 

@@ -18,7 +18,7 @@ fn read_response(psn: u32) -> Answer {
 }
 
 fn request(psn: u32) -> Arrival {
-    Arrival { psn, is_trimmed: false, own_qpn: QPN, udp_sport: 7 }
+    Arrival { opcode: Opcode::RC_SEND_ONLY, psn, is_trimmed: false, own_qpn: QPN, udp_sport: 7 }
 }
 
 fn trimmed(psn: u32) -> Arrival {

@@ -34,6 +34,7 @@ macro_rules! opcodes {
 opcodes! {
     RC_SEND_FIRST = 0x00,
     RC_SEND_MIDDLE = 0x01,
+    RC_SEND_LAST = 0x02,
     RC_SEND_ONLY = 0x04,
     RC_RDMA_WRITE_FIRST = 0x06,
     RC_RDMA_WRITE_MIDDLE = 0x07,
@@ -166,6 +167,12 @@ impl Opcode {
     #[inline(always)]
     pub(crate) const fn starts_request(self) -> bool {
         self.is_transport_op(ops::START)
+    }
+
+    /// Whether the packet is the end of a SEND with invalidate, of RC.
+    #[inline(always)]
+    pub(crate) const fn invalidates(self) -> bool {
+        matches!(self, Self::RC_SEND_LAST_WITH_INVALIDATE | Self::RC_SEND_ONLY_WITH_INVALIDATE)
     }
 
     /// Whether the packet goes from responder to requester.
