@@ -230,6 +230,16 @@ fn saved_config_attaches_identically() -> Result<()> {
 }
 
 #[test]
+fn profile_set_with_rate_uses_that_rate() -> Result<()> {
+    let lab = new_lab!();
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=10gbit")?;
+    lab.ok("set a0 --profile lab link_rate=250mbit")?;
+    lab.prints("get a0 rpg_time_reset", "4.4ms")?;
+    lab.fails(1, "set a0 --profile lab link_rate=10gbit", "this one has 10gbit")?;
+    lab.ok("detach a0").map(drop)
+}
+
+#[test]
 fn import_is_atomic() -> Result<()> {
     let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=10gbit")?;

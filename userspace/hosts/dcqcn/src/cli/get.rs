@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, QUEUES_NONE, QueueConfig, WredConfig};
-use dcqcn_params::{Group, Key, Profile, UnknownKey};
+use dcqcn_params::{Group, Key, UnknownKey};
 use dcqcn_support::cli::Output;
 use dcqcn_support::number::number;
 use dcqcn_telemetry::audit::ChangeMode;
@@ -226,7 +226,7 @@ impl fmt::Display for GetReport {
 #[command(override_usage = "dcqcn set <IFACE,...|--all> [KEY=VALUE]... [--profile PROFILE] [--confirm TIME]")]
 #[command(after_long_help = "\
 A profile replaces the rate machine, the time between CNPs and the marking curves (Kmin, Kmax, Pmax). Link, role, classes,
-buffers and pacer of the interface stay. Profiles `lab` and `hpcc` depend on the link's rate, the interface's link_rate.
+buffers and pacer of the interface stay. Profiles `lab` and `hpcc` depend on link_rate, which the same command may set.
 Changes are recorded in the audit log (`dcqcn log`).
 
 Examples:
@@ -253,8 +253,13 @@ impl SetArgs {
         let _waiter = Waiter::start(change_mode)?;
         let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
         let changed = targets::change(&targets::names(ifaces, all)?, change_mode, |_, config| {
-            profile.map_or(Ok(()), |profile: Profile| profile.apply_to(config))?;
-            Ok(changes.iter().try_for_each(|change| change.apply(config))?)
+            let assign = |config: &mut Config| changes.iter().try_for_each(|change| change.apply(config));
+            if let Some(profile) = profile {
+                // It depends on `link_rate`, which may be among the changes.
+                assign(config)?;
+                profile.apply_to(config)?;
+            }
+            Ok(assign(config)?)
         })?;
         let report = match profile {
             Some(_) => ChangeReport::of_differences(&changed),
