@@ -17,7 +17,7 @@ use crate::Error;
 /// Major number of the HTB pacer's qdisc.
 pub(crate) const HTB_MAJOR: u16 = 0xdc00;
 /// Class of the whole port, limited to the line rate.
-const PORT: Handle = Handle::new(HTB_MAJOR, 0xffff);
+pub const PORT: Handle = Handle::new(HTB_MAJOR, 0xffff);
 /// Class of all other traffic: flows never cut, and packets that are not RoCE.
 const REST: Handle = Handle::new(HTB_MAJOR, 1);
 

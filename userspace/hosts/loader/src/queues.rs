@@ -18,7 +18,7 @@ use crate::pacer::install_qdisc;
 
 pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
 /// htb: class of the whole port, with this minor number below the pacer too.
-pub(crate) const PORT: Handle = Handle::new(QUEUES_MAJOR, 0xffff);
+pub const PORT: Handle = Handle::new(QUEUES_MAJOR, 0xffff);
 /// htb: a turn is at least one packet.
 ///
 /// Before GSO splits it, a packet is up to 64 KiB, or what its sender sends in a millisecond. With shorter

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
-use dcqcn_netlink::tc::Fq;
+use dcqcn_netlink::tc::{Fq, Handle};
 use dcqcn_params::{Key, Role};
 use dcqcn_telemetry::Softnet;
 use serde::{Deserialize, Serialize};
@@ -234,6 +234,9 @@ pub(crate) struct Qdisc {
 pub(crate) struct Shaper {
     /// `tbf`, or `htb class 1:10`.
     pub name: String,
+    /// Class of an htb; `None` in recordings of older versions.
+    #[serde(default)]
+    pub class: Option<Handle>,
     pub rate_bps: u64,
     /// Burst, as time at that rate.
     pub burst_ns: u64,

@@ -1,6 +1,7 @@
 //! Fit of the parameters to the link, and their stability.
 
-use dcqcn_common::params::{MIN_RATE_BPS, PACER_NONE, QUEUES_MAJOR, RP_VARIANT_PAPER, WredConfig};
+use dcqcn_common::params::{MIN_RATE_BPS, PACER_NONE, RP_VARIANT_PAPER, WredConfig};
+use dcqcn_loader::{pacer, queues};
 use dcqcn_netlink::tc::Shaping;
 use dcqcn_params::fluid::{self, Bottleneck};
 
@@ -95,8 +96,8 @@ pub(super) fn shaper(reading: &Reading<'_>) -> Option<Finding> {
     let link = reading.link().filter(|_| reading.config.scalars.cp_enable != 0)?;
     let shaper = link.shaper.as_ref()?;
     let served_bps = shaper.served_bps().filter(|bps| *bps / MIN_PERCENT < shaper.rate_bps / 100);
-    // `attach --queues=htb` chooses the burst of its class: only the thresholds can be changed.
-    let ours = shaper.name == format!("htb class {QUEUES_MAJOR:x}:ffff");
+    // `attach` chooses the burst of its own class: only the thresholds can be changed.
+    let ours = shaper.class.is_some_and(|class| [pacer::PORT, queues::PORT].contains(&class));
     if served_bps.is_none() && (ours || shaper.burst_ns >= Shaping::MIN_BURST_NS) {
         return None;
     }

@@ -64,7 +64,8 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
 /// The token bucket at the root of an interface; a failed reading counts as no shaper.
 fn shaper(netlink: &Netlink, ifindex: u32) -> Option<Shaper> {
     let tc::Shaping { shaper, rate_bps, burst_ns, .. } = netlink.shaping(ifindex).ok()??;
-    Some(Shaper { name: shaper.to_string(), rate_bps, burst_ns, ..Shaper::default() })
+    let class = if let tc::Shaper::Htb { class } = shaper { Some(class) } else { None };
+    Some(Shaper { name: shaper.to_string(), class, rate_bps, burst_ns, ..Shaper::default() })
 }
 
 /// For `time`, samples the shapers' backlogs and the packets.

@@ -1,5 +1,7 @@
 //! Planted faults of senders: pacing, thresholds, links, devices, the host.
 
+use dcqcn_loader::{pacer, queues};
+
 use super::*;
 
 #[test]
@@ -136,9 +138,16 @@ fn threshold_faults_are_found() {
     let shaped = |burst_ns, waiting, sent_bytes| {
         move |s: &mut Snapshot| {
             marking(s);
-            let (name, rate_bps, observed_ns) = ("tbf".into(), 20_000_000, 2_000_000_000);
-            let shaper = Shaper { name, rate_bps, burst_ns, samples: 100, waiting, observed_ns, sent_bytes };
-            link(s).shaper = Some(shaper);
+            link(s).shaper = Some(Shaper {
+                name: "tbf".into(),
+                class: None,
+                rate_bps: 20_000_000,
+                burst_ns,
+                samples: 100,
+                waiting,
+                observed_ns: 2_000_000_000,
+                sent_bytes,
+            });
         }
     };
     planted("shaper-burst", Info, shaped(3_200_000, 50, 100_000)).has(&[
@@ -155,16 +164,18 @@ fn threshold_faults_are_found() {
     // No finding if the shaper reaches its rate, or if too few samples had a backlog.
     absent("shaper-burst", shaped(25_600_000, 95, 4_900_000));
     absent("shaper-burst", shaped(25_600_000, 50, 100_000));
-    // `attach --queues=htb` has no option for the burst of its class.
-    let of_queues = |waiting, sent_bytes| {
-        move |s: &mut Snapshot| {
-            shaped(3_200_000, waiting, sent_bytes)(s);
-            link(s).shaper.as_mut().unwrap().name = "htb class dc03:ffff".into();
-        }
-    };
-    absent("shaper-burst", of_queues(50, 100_000));
-    planted("shaper-burst", Warning, of_queues(95, 4_500_000))
-        .has(&["fix: mark for a lower rate: `dcqcn set"]);
+    // `attach` has no option for the burst of the htb class of its queues or its pacer.
+    for port in [queues::PORT, pacer::PORT] {
+        let ours = |waiting, sent_bytes| {
+            move |s: &mut Snapshot| {
+                shaped(3_200_000, waiting, sent_bytes)(s);
+                link(s).shaper.as_mut().unwrap().class = Some(port);
+            }
+        };
+        absent("shaper-burst", ours(50, 100_000));
+        planted("shaper-burst", Warning, ours(95, 4_500_000))
+            .has(&["fix: mark for a lower rate: `dcqcn set"]);
+    }
     planted("alpha-timer", Warning, |s| set(s, "min_time_between_cnps", "60us"));
     planted("min-rate", Warning, |s| {
         set(s, "rpg_min_rate", "1gbit");
