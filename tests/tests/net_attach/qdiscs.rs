@@ -216,6 +216,23 @@ fn prepared_interface_keeps_its_fq() -> Result<()> {
 }
 
 #[test]
+fn prepare_keeps_qdisc_of_attachment() -> Result<()> {
+    let lab = new_lab!("htb");
+    for (attach, what) in [
+        ("--pacer htb", "the htb pacer"),
+        ("--role switch --queues", "queues"),
+        ("--role switch --queues=htb", "queues"),
+    ] {
+        lab.ok(&format!("attach a0 {attach} --flows 64 --set link_rate=1gbit"))?;
+        let before = show(&lab.host)?;
+        lab.fails(1, "prepare a0", &format!("it is attached with {what}; `dcqcn detach a0` first"))?;
+        assert_eq!(show(&lab.host)?, before);
+        lab.ok("detach a0")?;
+    }
+    Ok(())
+}
+
+#[test]
 fn prepare_without_fq_names_the_cause() -> Result<()> {
     require!();
     require_that!(!kernel_has_qdisc("fq")?, "the kernel has fq");

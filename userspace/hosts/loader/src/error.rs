@@ -173,8 +173,9 @@ pub enum Error {
          attach again"
     )]
     QdiscReplaced { iface: String, saved: Box<SavedQdisc>, found: Box<SavedQdisc> },
-    #[error("{iface} is attached with the htb pacer; `dcqcn detach {iface}`, then prepare it")]
-    PacedByHtb { iface: String },
+    /// `prepare` would replace an attachment's own qdisc.
+    #[error("cannot prepare {iface}: it is attached with {what}; `dcqcn detach {iface}` first")]
+    OwnQdisc { iface: String, what: &'static str },
     #[error("programs are attached, but their journal is missing; `dcqcn gc` removes them")]
     JournalMissing,
     #[error(

@@ -24,13 +24,20 @@ const NETWORKD_FILES: &str = "/etc/systemd/network";
 /// Installs a permanent fq with the limits that pacing needs; keeps a suitable one. Returns what was done.
 ///
 /// # Errors
-/// [`Error::Interrupts`], unless `may_interrupt`; the interface has a shaper or is attached with the htb pacer; or the
-/// kernel has no fq.
+/// [`Error::Interrupts`], unless `may_interrupt`; the interface has a shaper, or is attached with the htb pacer or with
+/// queues; or the kernel has no fq.
 pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
     let netlink = Netlink::connect()?;
     let link = netlink.link(iface)?;
-    if find(&StateDir::here()?, iface).is_ok_and(|record| record.info.pacer == "htb") {
-        return Err(Error::PacedByHtb { iface: iface.to_owned() });
+    if let Ok(record) = find(&StateDir::here()?, iface) {
+        let what = match (record.info.pacer.as_str(), record.info.queues.as_str()) {
+            ("htb", _) => Some("the htb pacer"),
+            (_, "none") => None,
+            _ => Some("queues"),
+        };
+        if let Some(what) = what {
+            return Err(Error::OwnQdisc { iface: iface.to_owned(), what });
+        }
     }
     let placement = pacer::choose_placement(&netlink, &link, PacerChoice::Fq)?;
     if let Placement::Kept(note) = placement {
