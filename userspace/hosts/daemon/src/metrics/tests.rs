@@ -154,6 +154,15 @@ fn dashboard_and_alerts_use_known_metrics() {
 }
 
 #[test]
+fn page_lists_every_alert() {
+    let rules = fs::read_to_string(dist("prometheus/dcqcn.rules.yml")).unwrap();
+    let page = fs::read_to_string(dist("../docs/how-to/monitor.md")).unwrap();
+    let alerts = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let listed = page.split('`').filter(|word| word.starts_with("Dcqcn"));
+    assert_eq!(listed.collect::<BTreeSet<_>>(), alerts.collect());
+}
+
+#[test]
 fn dashboard_json_valid() {
     let text = fs::read_to_string(dist("grafana/dcqcn.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
