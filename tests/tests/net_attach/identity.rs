@@ -108,16 +108,38 @@ fn detached_links_not_freed_elsewhere() -> Result<()> {
     Ok(())
 }
 
-/// As in a pod on Linux before 6.6 that shares the node's journals: the processes of other namespaces are not
-/// visible in it.
+/// A pod that shares the node's journals: the processes of other namespaces are not visible in it.
+const CONTAINER: &str = "unshare --net --pid --fork --mount-proc";
+
+/// As on Linux before 6.6.
 #[test]
 fn gc_in_a_container_frees_no_other_netns() -> Result<()> {
     let lab = new_lab!();
     kill::ok(&lab, Tc::Clsact, "attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    let container = words("unshare --net --pid --fork --mount-proc")?.arg(binary()?).arg("gc").output()?;
-    assert!(container.status.success(), "{container:?}");
-    assert!(lab.host.journal("a0")?.exists(), "{}", String::from_utf8_lossy(&container.stdout));
+    let freed = output_of(words(CONTAINER)?.arg(binary()?).arg("gc"))?;
+    assert!(lab.host.journal("a0")?.exists(), "{freed}");
     complete(&lab, "a0")
+}
+
+/// Its programs may have been detached by another program, or its interface removed.
+#[test]
+fn gc_in_a_container_keeps_managed_interface() -> Result<()> {
+    let lab = new_lab!();
+    lab.attach(&["a0"])?;
+    let (journal, info) = (lab.host.journal("a0")?, lab.host.attachment("a0")?.info);
+    let claim = lab.host.run(|| attach::claim(&info))??;
+    for hook in ["ingress", "egress"] {
+        detach_link(&lab.host.pins("a0")?.join(hook))?;
+    }
+    // Names of namespaces are mounts, in which they are visible too.
+    let gc = ["sh", "-c", "umount -l /run/netns && exec \"$0\" gc"];
+    let gc = || output_of(words(CONTAINER)?.args(gc).arg(binary()?));
+    gc()?;
+    assert!(journal.exists(), "a daemon manages it");
+    drop(claim);
+    assert_contains(&gc()?, "its network namespace is not visible here");
+    assert!(!journal.exists());
+    Ok(())
 }
 
 /// systemd-nspawn mounts another boot ID for each container, which may share the attachments of the host.

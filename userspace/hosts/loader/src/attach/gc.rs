@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::hooks::{Bound, HOOKS, TC_HOOKS, XDP_PEER};
 use super::journal::{Journal, Record, State, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
+use super::takeover::has_claim;
 use super::undo::{self, InterfaceAccess, rollback, undo_with};
 use super::{Error, Info, Sweep, foreign, probe, verify};
 
@@ -132,14 +133,10 @@ fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
     let mut freed = Vec::new();
     for ifindex in state_dir.ifindexes()? {
         let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
-        let why = if state_dir.is_of_earlier_boot(&record) {
-            "of an earlier boot"
-        } else if was_removed(state_dir, &record, my_inode) {
-            "its network namespace or interface was removed"
-        } else {
-            continue;
-        };
-        freed.push(free_unreachable(state_dir, record, why));
+        let earlier_boot = state_dir.is_of_earlier_boot(&record).then_some("of an earlier boot");
+        if let Some(why) = earlier_boot.or_else(|| removal(state_dir, &record, my_inode)) {
+            freed.push(free_unreachable(state_dir, record, why));
+        }
     }
     sweep(state_dir, |ifindex| is_unbound(&state_dir.pins(ifindex)))?;
     Ok(freed)
@@ -153,8 +150,9 @@ fn is_unbound(pins: &Path) -> bool {
     !links.is_empty() && links.iter().all(|ifindex| *ifindex == Some(0))
 }
 
-/// Whether the interface of a record of another namespace was certainly removed.
-fn was_removed(state_dir: &StateDir, record: &Record, my_inode: u64) -> bool {
+/// Why the interface of a record of another namespace counts as removed, if it does.
+fn removal(state_dir: &StateDir, record: &Record, my_inode: u64) -> Option<&'static str> {
+    const REMOVED: &str = "its network namespace or interface was removed";
     let pins = state_dir.pins(record.info.ifindex);
     // Missing pins prove nothing: the interface may still exist, with a qdisc to restore.
     let bound = record.steps.iter().filter_map(|step| match step {
@@ -163,16 +161,25 @@ fn was_removed(state_dir: &StateDir, record: &Record, my_inode: u64) -> bool {
     });
     let bound: Vec<_> = bound.collect();
     if bound.iter().any(|link| link.ifindex != Some(0)) {
-        return false;
+        return None;
     }
-    // Was complete, and every link has lost its interface: that was removed, unless another program detached
-    // them. Where that is unknown, as in a container, it counts as removed.
+    // Was complete, and every link has lost its interface: that was removed, unless another program detached them.
     if record.state == State::Attached && !bound.is_empty() {
         let (inode, ifindex) = (record.netns_inode, record.info.ifindex);
-        return netns::may_have_interface(inode, state_dir.cookie, ifindex) != Some(true);
+        return match netns::may_have_interface(inode, state_dir.cookie, ifindex) {
+            Some(true) => None,
+            Some(false) => Some(REMOVED),
+            // As in a container, which otherwise would never free the state of removed pods.
+            None if has_claim(&pins).unwrap_or(true) => None,
+            None => Some(
+                "its programs are detached, no daemon manages it, and its network namespace is not visible here",
+            ),
+        };
     }
     // An inode number is reused only after its namespace was removed.
-    record.netns_inode == my_inode || netns::exists(record.netns_inode, state_dir.cookie) == Some(false)
+    let is_removed =
+        record.netns_inode == my_inode || netns::exists(record.netns_inode, state_dir.cookie) == Some(false);
+    is_removed.then_some(REMOVED)
 }
 
 /// Undoes earlier attachments of an interface, with the lock held; returns the undo steps that failed.

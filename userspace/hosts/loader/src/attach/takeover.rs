@@ -245,8 +245,12 @@ pub fn claim(info: &Info) -> Result<Claim, Error> {
 /// Whether another process has claimed the attachment of an interface.
 pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     let state_dir = StateDir::here()?;
-    let path = state_dir.pins(find(&state_dir, iface)?.info.ifindex);
-    let directory = File::open(&path).map_err(file_error(&path))?;
+    has_claim(&state_dir.pins(find(&state_dir, iface)?.info.ifindex))
+}
+
+/// As [`is_claimed`], for the attachment with these pins.
+pub(super) fn has_claim(pins: &Path) -> Result<bool, Error> {
+    let directory = File::open(pins).map_err(file_error(pins))?;
     Ok(matches!(directory.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
