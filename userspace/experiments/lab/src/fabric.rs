@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use dcqcn_sim::fabric::{FabricReport, FabricSetup, PLOT_SAMPLE_NS, write_flows, write_picture};
+use dcqcn_sim::fabric::{FabricReport, FabricSetup, write_flows, write_picture};
 use dcqcn_sim::network::TOPOLOGY_EXAMPLE;
 use dcqcn_sim::plot;
 use dcqcn_sim::sweep::{Axis, SweptRun, sweep};
@@ -79,10 +79,7 @@ impl FabricArgs {
         for (path, flag) in [(&self.plot, "--plot"), (&self.csv, "--csv")] {
             refuse_in_sweep(path.as_deref(), flag, &self.sweep)?;
         }
-        let mut base = self.setup.clone();
-        if self.plot.is_some() {
-            base.sample.get_or_insert(PLOT_SAMPLE_NS);
-        }
+        let base = FabricSetup { is_plotted: self.plot.is_some(), ..self.setup.clone() };
         let report = |completed: SweptRun<FabricSetup>| {
             let SweptRun { settings, setup, simulation, run } = completed;
             SweepRun::new(settings, FabricReport::new(&setup, &simulation, run.outcome, run.wall))

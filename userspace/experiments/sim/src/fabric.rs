@@ -6,7 +6,7 @@ mod report;
 mod setup;
 
 pub use flags::{Shape, Traffic};
-pub use plot::{PLOT_SAMPLE_NS, write_picture};
+pub use plot::write_picture;
 pub(crate) use report::{FCT_HEADINGS, fct_cells};
 pub use report::{FabricReport, write_flows};
 pub use setup::FabricSetup;

@@ -10,8 +10,6 @@ use super::report::FabricReport;
 use crate::network::{Fct, Samples, SwitchSamples};
 use crate::plot::{draw, time_axis};
 
-/// Default time between two samples.
-pub const PLOT_SAMPLE_NS: u64 = 10_000;
 /// Number of switches drawn: those with the deepest queues.
 const ROWS: usize = 32;
 /// Steps of the legend of depths.

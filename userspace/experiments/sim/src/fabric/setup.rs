@@ -23,6 +23,8 @@ use crate::presets::{Setting, config};
 use crate::sweep::{Axis, SimulationSetup};
 
 const MS: u64 = 1_000_000;
+/// Interval between two samples for a plot, if they fit the limit.
+const PLOT_SAMPLE_NS: u64 = 10_000;
 /// Slowest links of the profile `hpcc`.
 const MIN_HPCC_RATE_BPS: u64 = 10_000_000_000;
 const RANDOM: &str = "--workload random";
@@ -35,6 +37,9 @@ macro_rules! flags {
         /// Settings of a fabric; `None`: its default.
         #[derive(Args, Clone, Debug, Default)]
         pub struct FabricSetup {
+            /// Whether samples are needed without `sample` too.
+            #[arg(skip)]
+            pub is_plotted: bool,
             $($(
                 #[arg(long, value_name = $value, value_parser = $parser, help_heading = $heading)]
                 $(#[$meta])*
@@ -364,7 +369,8 @@ impl FabricSetup {
         let mut scenario = Scenario::new(topology, workload, config);
         scenario.seed = self.seed();
         scenario.duration_ns = self.duration.unwrap_or(scenario.duration_ns);
-        scenario.sample_ns = self.sample;
+        let plotted_ns = self.is_plotted.then(|| PLOT_SAMPLE_NS.max(scenario.min_sample_ns()));
+        scenario.sample_ns = self.sample.or(plotted_ns);
         self.apply_transport(&mut scenario);
         self.apply_switching(&mut scenario);
         if !self.is_dcqcn() {

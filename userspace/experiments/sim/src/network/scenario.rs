@@ -382,9 +382,7 @@ impl Scenario {
         self.workload.validate(self.topology.hosts)?;
         in_range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
         if let Some(sample_ns) = self.sample_ns {
-            // Depth and pause of every switch, and pause of every host.
-            let bytes = 16 * u64::from(self.topology.switches) + 4 * u64::from(self.topology.hosts);
-            let least_ns = (self.duration_ns * bytes / MAX_SAMPLE_BYTES).max(1_000);
+            let least_ns = self.min_sample_ns();
             in_range("sample interval", sample_ns, least_ns..=MAX_DURATION_NS, Unit::Nanoseconds).map_err(
                 |error| match sample_ns {
                     1_000.. if sample_ns < least_ns => SimError::Sample(error),
@@ -410,6 +408,13 @@ impl Scenario {
         }
         self.host_config(0, &self.transport).validate()?;
         Ok(())
+    }
+
+    /// Smallest interval between samples, for which they fit [`MAX_SAMPLE_BYTES`].
+    pub(crate) fn min_sample_ns(&self) -> u64 {
+        // Depth and pause of every switch, and pause of every host.
+        let bytes = 16 * u64::from(self.topology.switches) + 4 * u64::from(self.topology.hosts);
+        (self.duration_ns.saturating_mul(bytes) / MAX_SAMPLE_BYTES).max(1_000)
     }
 
     pub(crate) fn frame_bytes(&self) -> u32 {

@@ -38,6 +38,14 @@ fn settings_of_a_sweep_are_flags_or_parameters() {
 }
 
 #[test]
+fn samples_of_a_plot_fit_the_limit() {
+    for (flags, sample_ns) in [("", 10_000), ("--sample 50us", 50_000), ("--duration 1min", 15_360)] {
+        let setup = FabricSetup { is_plotted: true, ..setup(flags) };
+        assert_eq!(setup.scenario().unwrap().sample_ns, Some(sample_ns), "{flags}");
+    }
+}
+
+#[test]
 fn inconsistent_settings_rejected() {
     for (flags, expected) in [
         ("--workload incast:32", "incast:32 is out of range: 1 to 31, as one of the 32 hosts receives"),
