@@ -36,8 +36,8 @@ fn row<T>(prefix: &str, spec: &Spec<T>) -> String {
     format!(
         "| `{prefix}{}` | {} | {} | {} | {} |\n",
         spec.key,
-        spec.allowed(),
-        Quantity(spec.default, spec.unit),
+        spec.allowed,
+        Quantity(spec.default, spec.allowed.unit),
         cell(spec.doc),
         cell(spec.larger)
     )

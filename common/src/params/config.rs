@@ -428,7 +428,7 @@ fn check<T>(
     name: impl Fn(&'static str) -> Name,
 ) -> Result<(), Invalid> {
     for spec in specs {
-        let (value, allowed) = ((spec.get)(values), spec.allowed());
+        let (value, allowed) = ((spec.get)(values), spec.allowed);
         if !allowed.contains(value) {
             return Err(Invalid::Range { name: name(spec.key), value, allowed });
         }

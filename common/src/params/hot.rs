@@ -107,13 +107,12 @@ impl Hot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::Scalars;
+    use crate::params::{Scalars, Spec};
 
     /// A range that grows beyond its type would be cut off.
     #[test]
     fn every_range_fits_its_type() {
-        let max =
-            |key: &str| Scalars::SPECS.iter().find(|spec| spec.key == key).map(|spec| spec.max).unwrap();
+        let max = |key| Spec::find(Scalars::SPECS, key).unwrap().allowed.max;
         for key in ["cnp_limit", "wire_overhead", "cnp_dscp", "cnp_802p_prio", "roce_dscp", "trim_dscp_value"]
         {
             assert!(max(key) <= u8::MAX.into(), "{key}");

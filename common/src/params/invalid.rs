@@ -130,7 +130,7 @@ fn decimal(f: &mut fmt::Formatter<'_>, value: u64, scale: u64, suffix: &str) -> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
     pub min: u64,
-    /// As [`Spec::min_nonzero`](super::Spec::min_nonzero).
+    /// Smallest value other than 0, if that is not `min` or its successor; else 0.
     pub min_nonzero: u64,
     pub max: u64,
     pub unit: Unit,

@@ -34,11 +34,7 @@ pub enum Unit {
 pub struct Spec<T: 'static> {
     /// Name in files and on the command line.
     pub key: &'static str,
-    pub unit: Unit,
-    pub min: u64,
-    /// Smallest value other than 0, if that is not `min` or its successor; else 0.
-    pub min_nonzero: u64,
-    pub max: u64,
+    pub allowed: Allowed,
     pub default: u64,
     /// Meaning, with its source.
     pub doc: &'static str,
@@ -52,11 +48,6 @@ pub struct Spec<T: 'static> {
 impl<T> Spec<T> {
     pub fn find(table: &'static [Self], key: &str) -> Option<&'static Self> {
         table.iter().find(|spec| spec.key == key)
-    }
-
-    /// Allowed values.
-    pub const fn allowed(&self) -> Allowed {
-        Allowed { min: self.min, min_nonzero: self.min_nonzero, max: self.max, unit: self.unit }
     }
 }
 
@@ -90,10 +81,12 @@ macro_rules! parameters {
                 $(
                     $crate::params::Spec {
                         key: $key,
-                        unit: $unit,
-                        min: $min,
-                        min_nonzero: 0 $(+ $min_nonzero)?,
-                        max: $max,
+                        allowed: $crate::params::Allowed {
+                            min: $min,
+                            min_nonzero: 0 $(+ $min_nonzero)?,
+                            max: $max,
+                            unit: $unit,
+                        },
                         default: $default,
                         doc: concat!($($doc),+),
                         larger: $larger,

@@ -43,20 +43,20 @@ fn defaults_are_valid_at_any_link_rate() {
 /// Invariants of every entry of a parameter table.
 fn check_specs<T: Copy>(specs: &'static [Spec<T>], default: &T) {
     for spec in specs {
-        let key = spec.key;
+        let Spec { key, allowed: Allowed { min, max, unit, .. }, .. } = *spec;
         assert!(key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{key}");
         assert!(spec.doc.trim().ends_with('.') && !spec.doc.contains("  "), "{key}: {}", spec.doc);
         assert!(spec.larger.is_empty() || spec.larger.ends_with('.'), "{key}: {}", spec.larger);
-        assert!(spec.min < spec.max && (spec.min..=spec.max).contains(&spec.default), "{key}");
+        assert!(min < max && (min..=max).contains(&spec.default), "{key}");
         assert_eq!((spec.get)(default), spec.default, "{key}");
-        match spec.unit {
-            Unit::Switch => assert_eq!((spec.min, spec.max), (0, 1), "{key}"),
-            Unit::Choice(words) => assert_eq!((spec.min, spec.max), (0, words.len() as u64 - 1), "{key}"),
+        match unit {
+            Unit::Switch => assert_eq!((min, max), (0, 1), "{key}"),
+            Unit::Choice(words) => assert_eq!((min, max), (0, words.len() as u64 - 1), "{key}"),
             Unit::OneOf(numbers) => {
                 assert!(numbers.is_sorted(), "{key}");
-                assert_eq!((numbers.first(), numbers.last()), (Some(&spec.min), Some(&spec.max)), "{key}");
+                assert_eq!((numbers.first(), numbers.last()), (Some(&min), Some(&max)), "{key}");
             }
-            Unit::PartsPerMillion => assert_eq!(spec.max, 1_000_000, "{key}"),
+            Unit::PartsPerMillion => assert_eq!(max, 1_000_000, "{key}"),
             Unit::Bytes | Unit::BitsPerSecond | Unit::Nanoseconds | Unit::Count => {}
         }
         // Each setter writes the field that its getter reads, and no other.
@@ -92,11 +92,12 @@ fn check_ranges<T>(
     put: impl Fn(&Spec<T>, u64) -> Config,
 ) {
     for spec in specs {
-        let Spec { key, min, max, .. } = *spec;
+        let Spec { key, allowed, .. } = *spec;
+        let Allowed { min, max, .. } = allowed;
         for value in [min.checked_sub(1), max.checked_add(1), Some(u64::MAX)].into_iter().flatten() {
             let refused = put(spec, value).validate();
             let name = name(key);
-            assert_eq!(refused, Err(Invalid::Range { name, value, allowed: spec.allowed() }));
+            assert_eq!(refused, Err(Invalid::Range { name, value, allowed }));
             assert!(refused.is_err_and(|invalid| invalid.to_string().contains(key)));
         }
         for value in [min, max] {

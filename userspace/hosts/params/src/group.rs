@@ -92,7 +92,7 @@ impl Profile {
 }
 
 pub fn default_of_queues(spec: &Spec<QueueConfig>) -> String {
-    let of = |queue: &QueueConfig| Quantity((spec.get)(queue), spec.unit).to_string();
+    let of = |queue: &QueueConfig| Quantity((spec.get)(queue), spec.allowed.unit).to_string();
     let usual = of(&QueueConfig::DEFAULT);
     let others = (0..).zip(&Config::DEFAULT.queue).filter(|(_, queue)| of(queue) != usual);
     let others: String = others

@@ -120,7 +120,7 @@ struct Properties {
 
 impl Properties {
     const fn of_spec<T>(spec: &Spec<T>) -> Self {
-        Self { allowed: spec.allowed(), doc: spec.doc, larger: spec.larger }
+        Self { allowed: spec.allowed, doc: spec.doc, larger: spec.larger }
     }
 
     const fn of_map(doc: &'static str) -> Self {

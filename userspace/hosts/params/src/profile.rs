@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 use dcqcn_common::params::{
-    COARSE_ALPHA_BITS, Config, MIN_RATE_BPS, NP_WINDOW_START, Quantity, RP_VARIANT_FIRMWARE, Scalars, Spec,
-    Unit, WredConfig,
+    Allowed, COARSE_ALPHA_BITS, Config, MIN_RATE_BPS, NP_WINDOW_START, Quantity, RP_VARIANT_FIRMWARE,
+    Scalars, Spec, Unit, WredConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -220,7 +220,8 @@ fn scale<T>(specs: &[Spec<T>], keys: &[&str], values: &mut T, numerator: u64, de
     let (numerator, denominator) = (u128::from(numerator), u128::from(denominator));
     for spec in specs.iter().filter(|spec| keys.contains(&spec.key)) {
         let scaled = (u128::from((spec.get)(values)) * numerator + denominator / 2) / denominator;
-        (spec.set)(values, u64::try_from(scaled).unwrap_or(u64::MAX).clamp(spec.min, spec.max));
+        let Allowed { min, max, .. } = spec.allowed;
+        (spec.set)(values, u64::try_from(scaled).unwrap_or(u64::MAX).clamp(min, max));
     }
 }
 

@@ -135,7 +135,7 @@ impl LinkRate {
 /// Bytes that a shaper queues; `None` if unknown or beyond the range of `queue_limit`.
 pub(super) fn queue_limit_bytes(shaping: &Shaping) -> Option<u64> {
     let limit = Spec::find(WredConfig::SPECS, "queue_limit")?;
-    shaping.limit_bytes.map(u64::from).filter(|bytes| (1..=limit.max).contains(bytes))
+    shaping.limit_bytes.map(u64::from).filter(|bytes| (1..=limit.allowed.max).contains(bytes))
 }
 
 /// Speed of the slowest link that a flow through `link` uses; `None` if no driver reports one.

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::WredConfig;
+use dcqcn_common::params::{Spec, WredConfig};
 
 use super::Reader;
 use crate::sonic::db::{Number, Result, Row};
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         }
         let is_off = profile.switch("wred_green_enable")? == Some(false);
         let ecn = if is_off { Some(false) } else { marks_green };
-        let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
+        let max_bytes = Spec::find(WredConfig::SPECS, "kmax").map_or(0, |spec| spec.allowed.max);
         let separate = mark_thresholds(profile);
         // Without one of the separate fields, marking follows that of dropping (sonic-wred-profile.yang).
         let mut fields = THRESHOLDS;
