@@ -4,6 +4,8 @@
 //! many, and each detects what it missed by the numbers. A kind that occurs more often than the parameter `event_rate`
 //! allows is rate-limited, so that it does not evict other kinds; omitted events are counted.
 
+#[cfg(target_arch = "bpf")]
+use core::intrinsics::{AtomicOrdering, atomic_xadd, atomic_xchg};
 #[cfg(not(target_arch = "bpf"))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -115,39 +117,42 @@ impl EventLog {
     };
 }
 
-/// Atomic operations on memory shared with other CPUs; both return the previous value. In BPF each is a full barrier
-/// (on arm64 an instruction with acquire and release, or a loop with `dmb ish`), as [`record`] requires.
-pub trait Atomic {
-    /// Adds one.
-    ///
-    /// # Safety
-    /// `at` is valid, and all other writes to it are atomic.
-    unsafe fn increment(at: *mut u64) -> u64;
-    /// Stores `value`.
-    ///
-    /// # Safety
-    /// As [`Self::increment`].
-    unsafe fn swap(at: *mut u64, value: u64) -> u64;
+/// Adds one to memory that other CPUs change too; returns the previous value.
+///
+/// In BPF this and [`swap`] are full barriers (on arm64 an instruction with acquire and release, or a loop with `dmb
+/// ish`), as [`record`] requires. A result that is used would be miscompiled with Relaxed (LLVM #210280).
+///
+/// # Safety
+/// `at` is valid, and all other writes to it are atomic.
+#[inline(always)]
+unsafe fn increment(at: *mut u64) -> u64 {
+    // SAFETY: required of the caller.
+    #[cfg(target_arch = "bpf")]
+    let before = unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::AcqRel }>(at, 1) };
+    // SAFETY: as above.
+    #[cfg(not(target_arch = "bpf"))]
+    let before = unsafe { AtomicU64::from_ptr(at) }.fetch_add(1, Ordering::AcqRel);
+    // The slot is written after the claim, which `AcqRel` alone does not order.
+    #[cfg(not(target_arch = "bpf"))]
+    fence(Ordering::Release);
+    before
 }
 
-/// The processor's atomic operations, on all targets but BPF.
-#[cfg(not(target_arch = "bpf"))]
-#[derive(Debug)]
-pub struct Native;
-
-#[cfg(not(target_arch = "bpf"))]
-impl Atomic for Native {
-    unsafe fn increment(at: *mut u64) -> u64 {
-        // SAFETY: required of the caller.
-        let before = unsafe { AtomicU64::from_ptr(at) }.fetch_add(1, Ordering::AcqRel);
-        // The slot is written after the claim, which `AcqRel` alone does not order.
-        fence(Ordering::Release);
-        before
+/// Stores a value in memory that other CPUs change too.
+///
+/// # Safety
+/// As for [`increment`].
+#[inline(always)]
+unsafe fn swap(at: *mut u64, value: u64) {
+    // SAFETY: required of the caller.
+    #[cfg(target_arch = "bpf")]
+    unsafe {
+        atomic_xchg::<u64, { AtomicOrdering::AcqRel }>(at, value);
     }
-
-    unsafe fn swap(at: *mut u64, value: u64) -> u64 {
-        // SAFETY: required of the caller.
-        unsafe { AtomicU64::from_ptr(at) }.swap(value, Ordering::AcqRel)
+    // SAFETY: as above.
+    #[cfg(not(target_arch = "bpf"))]
+    unsafe {
+        AtomicU64::from_ptr(at).swap(value, Ordering::AcqRel);
     }
 }
 
@@ -163,7 +168,7 @@ const fn limit(interval_ns: u64) -> Limit {
 /// # Safety
 /// `log` is valid for reads and writes; only this function writes to it.
 #[inline(always)]
-pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Event) -> bool {
+pub unsafe fn record(log: *mut EventLog, interval_ns: u64, event: Event) -> bool {
     let kind = event.kind as usize % EventKind::ALL.len();
     // SAFETY: required of the caller; the remainders keep the indices inside the log. Two CPUs that race for the
     // limit's state may both be admitted, which adds one entry.
@@ -171,16 +176,16 @@ pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Eve
         let tally = &raw mut (*log).tallies[kind];
         let (left_out, arrival_ns) = (&raw mut (*tally).left_out, &raw mut (*tally).arrival_ns);
         let Some(next_ns) = limit(interval_ns).admit(arrival_ns.read_volatile(), event.at_ns) else {
-            A::increment(left_out);
+            increment(left_out);
             return false;
         };
         arrival_ns.write_volatile(next_ns);
         let left_out = left_out.read_volatile() as u32;
-        let number = A::increment(&raw mut (*log).newest) + 1;
+        let number = increment(&raw mut (*log).newest) + 1;
         let slot = &raw mut (*log).slots[number as usize % SLOTS];
         // Between two full barriers: a reader that sees any of it sees `newest`, one that sees `number` sees all of it.
         (&raw mut (*slot).event).write(Event { left_out, ..event });
-        A::swap(&raw mut (*slot).number, number);
+        swap(&raw mut (*slot).number, number);
     }
     true
 }
@@ -250,7 +255,7 @@ mod tests {
 
     fn enter(log: &mut EventLog, interval_ns: u64, event: Event) -> bool {
         // SAFETY: the test owns the log.
-        unsafe { record::<Native>(log, interval_ns, event) }
+        unsafe { record(log, interval_ns, event) }
     }
 
     #[test]
@@ -310,8 +315,7 @@ mod tests {
                     for n in 0..EACH {
                         let value = writer * EACH + n + 1;
                         // SAFETY: the log outlives the scope.
-                        let entered =
-                            unsafe { record::<Native>(raw.0, 1, event(EventKind::RateCut, 1, value)) };
+                        let entered = unsafe { record(raw.0, 1, event(EventKind::RateCut, 1, value)) };
                         assert!(entered, "an interval of 1 ns admits all");
                     }
                 });

@@ -1,11 +1,11 @@
 //! Environment shared by the XDP and TC hooks: parameters, counters, tables, time and randomness.
 
-use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
+use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
-use dcqcn_common::events::{self, Atomic, Event, Table};
+use dcqcn_common::events::{self, Event, Table};
 use dcqcn_common::flow::{FlowId, NpPeek, NpSet, QpId, Shared};
 use dcqcn_common::hooks;
 use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
@@ -374,7 +374,7 @@ impl hooks::Env<'static> for Env {
     fn record(&mut self, interval_ns: u64, event: Event) {
         let Some(log) = EVENTS.get_ptr_mut(0) else { return };
         // SAFETY: a map value; the daemon accesses it only through the same function.
-        if !unsafe { events::record::<Memory>(log, interval_ns, event) } {
+        if !unsafe { events::record(log, interval_ns, event) } {
             self.count(Stat::EventLost);
         }
     }
@@ -416,21 +416,3 @@ impl hooks::Env<'static> for Env {
 
 /// A requester of which nothing is known.
 static NEW_REQUESTER: Requester = Requester::NEW;
-
-/// Memory shared by programs on all CPUs.
-struct Memory;
-
-/// Ordering: the results are used, so Relaxed would be miscompiled (LLVM #210280).
-impl Atomic for Memory {
-    #[inline(always)]
-    unsafe fn increment(at: *mut u64) -> u64 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::AcqRel }>(at, 1) }
-    }
-
-    #[inline(always)]
-    unsafe fn swap(at: *mut u64, value: u64) -> u64 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { atomic_xchg::<u64, { AtomicOrdering::AcqRel }>(at, value) }
-    }
-}

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use dcqcn_common::events::{self, EntryState, Event, EventKind, EventLog, Native, SLOTS};
+use dcqcn_common::events::{self, EntryState, Event, EventKind, EventLog, SLOTS};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// An event log, shared with the programs or private to this process.
@@ -40,7 +40,7 @@ impl Log {
     /// Records an event, at most one per `interval_ns` (not 0) and kind; false if it was suppressed.
     pub fn record(&self, interval_ns: u64, event: Event) -> bool {
         // SAFETY: valid while `self` lives; all writers use this function.
-        unsafe { events::record::<Native>(self.at.as_ptr(), interval_ns, event) }
+        unsafe { events::record(self.at.as_ptr(), interval_ns, event) }
     }
 
     /// Number of the newest entry; 0 = empty.
