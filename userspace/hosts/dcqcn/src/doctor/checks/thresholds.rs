@@ -35,8 +35,7 @@ pub(super) struct MarkingClass<'a> {
 impl<'a> MarkingClass<'a> {
     /// Those of an attachment that marks, if its interface was read.
     pub(super) fn all(reading: &'a Reading<'a>) -> impl Iterator<Item = Self> {
-        let link = reading.link().filter(|_| reading.config.scalars.cp_enable != 0);
-        link.into_iter().flat_map(move |link| {
+        reading.link().into_iter().flat_map(move |link| {
             let frame_bytes = frame_bytes(link.mtu);
             reading.marking_classes().into_iter().filter_map(move |tc| {
                 let (wred, drain_bps) = (reading.config.wred.get(tc)?, reading.config.drain_rate_bps(tc));
@@ -65,12 +64,10 @@ impl<'a> MarkingClass<'a> {
 }
 
 pub(super) fn rate_unknown(reading: &Reading<'_>) -> Option<Finding> {
-    let config = &reading.config;
-    let unknown = reading.marking_classes().into_iter().any(|tc| config.drain_rate_bps(tc) == 0);
+    let unknown = reading.marking_classes().into_iter().any(|tc| reading.config.drain_rate_bps(tc) == 0);
     let what = "the drain rate of the queues is unknown: nothing is marked";
     let fix = reading.set("link_rate=RATE");
-    (config.scalars.cp_enable != 0 && unknown)
-        .then(|| Finding::error("rate-unknown", what, "link_rate and drain_rate are 0").fix(fix))
+    unknown.then(|| Finding::error("rate-unknown", what, "link_rate and drain_rate are 0").fix(fix))
 }
 
 pub(super) fn rate_above_link(reading: &Reading<'_>) -> Option<Finding> {
@@ -93,7 +90,7 @@ pub(super) fn rate_above_link(reading: &Reading<'_>) -> Option<Finding> {
 pub(super) fn shaper(reading: &Reading<'_>) -> Option<Finding> {
     /// Percent of the rate; header bytes that shapers and links count differently are less.
     const MIN_PERCENT: u64 = 97;
-    let link = reading.link().filter(|_| reading.config.scalars.cp_enable != 0)?;
+    let link = reading.link()?;
     let shaper = link.shaper.as_ref()?;
     let served_bps = shaper.served_bps().filter(|bps| *bps / MIN_PERCENT < shaper.rate_bps / 100);
     // `attach` chooses the burst of its own class: only the thresholds can be changed.
