@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use dcqcn_telemetry::Softnet;
 
-use super::{Finding, Snapshot};
+use super::{Finding, Severity, Snapshot};
 use crate::doctor::snapshot::{Link, Receiving, Unread};
 
 pub(super) fn kernel(snapshot: &Snapshot) -> Option<Finding> {
@@ -165,8 +165,8 @@ pub(super) fn one_cpu(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
 pub(super) fn unread(snapshot: &Snapshot) -> Vec<Finding> {
     let finding = |unread: &Unread| {
         let what = format!("could not read: {}", unread.what);
-        let finding = if unread.essential { Finding::warning } else { Finding::info };
-        finding("unread", what, unread.why.clone()).fix(unread.next.clone())
+        let severity = if unread.essential { Severity::Warning } else { Severity::Info };
+        Finding::new("unread", severity, what, unread.why.clone()).fix(unread.next.clone())
     };
     snapshot.unread.iter().map(finding).collect()
 }

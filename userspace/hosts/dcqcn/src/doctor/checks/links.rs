@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
 
-use super::{Finding, Snapshot, known, reattach, time};
+use super::{Finding, Severity, Snapshot, known, reattach, time};
 use crate::doctor::adapters::{self, CounterMeaning};
 use crate::doctor::snapshot::{HIDING, Link, MERGING};
 
@@ -89,10 +89,10 @@ pub(super) fn interrupts_delayed(snapshot: &Snapshot) -> Vec<Finding> {
         let delay_ns = u64::from(link.rx_delay_us?) * 1_000;
         let (cnps_ns, increase_ns) =
             (config.scalars.min_time_between_cnps_ns, config.scalars.rpg_time_reset_ns);
-        let (finding, what): (fn(_, _, String) -> _, _) = if delay_ns > increase_ns.max(cnps_ns) {
-            (Finding::warning, "rates rise again before a delayed CNP cuts them")
+        let (severity, what) = if delay_ns > increase_ns.max(cnps_ns) {
+            (Severity::Warning, "rates rise again before a delayed CNP cuts them")
         } else if delay_ns > cnps_ns {
-            (Finding::info, "marks and CNPs wait longer than the time between CNPs")
+            (Severity::Info, "marks and CNPs wait longer than the time between CNPs")
         } else {
             return None;
         };
@@ -104,7 +104,7 @@ pub(super) fn interrupts_delayed(snapshot: &Snapshot) -> Vec<Finding> {
             time(increase_ns)
         );
         let fix = format!("`ethtool -C {} adaptive-rx off rx-usecs 10`", link.name);
-        Some(finding("interrupts-delayed", what, evidence).on(&link.name).fix(fix))
+        Some(Finding::new("interrupts-delayed", severity, what, evidence).on(&link.name).fix(fix))
     });
     delayed.collect()
 }
@@ -125,8 +125,8 @@ pub(super) fn features(snapshot: &Snapshot) -> Vec<Finding> {
             }
             let evidence = format!("`ethtool -k {}`: {} on", link.name, on.join(", "));
             let fix = format!("`ethtool -K {} {} off`", link.name, on.join(" off "));
-            let finding = if on.contains(&"rx-gro-list") { Finding::warning } else { Finding::info };
-            findings.push(finding(id, what, evidence).on(&link.name).fix(fix));
+            let severity = if on.contains(&"rx-gro-list") { Severity::Warning } else { Severity::Info };
+            findings.push(Finding::new(id, severity, what, evidence).on(&link.name).fix(fix));
         }
     }
     findings

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dcqcn_common::params::{DSCP_UNCHANGED, Scalars, TAIL_LOSS_PROBE_OFF};
 use dcqcn_params::Role;
 
-use super::{Finding, Snapshot, known, set_tos};
+use super::{Finding, Severity, Snapshot, known, set_tos};
 use crate::doctor::adapters::{self, CounterMeaning};
 use crate::doctor::snapshot::{Rdma, RdmaElsewhere};
 
@@ -88,8 +88,8 @@ pub(super) fn bypass(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<
         "use the adapter's own DCQCN (`/sys/class/net/{iface}/ecn/roce_np/enable/PRIO` and `roce_rp`), and this \
          project on a router or bridge in the path"
     );
-    let finding = if snapshot.attached(iface).is_some() { Finding::warning } else { Finding::info };
-    Some(finding("rdma-bypass", what, evidence).fix(fix))
+    let severity = if snapshot.attached(iface).is_some() { Severity::Warning } else { Severity::Info };
+    Some(Finding::new("rdma-bypass", severity, what, evidence).fix(fix))
 }
 
 /// `rdma-ce`, `rdma-not-ect`, `rdma-dscp`: the default ToS of rdma_cm.

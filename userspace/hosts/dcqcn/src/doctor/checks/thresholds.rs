@@ -5,7 +5,7 @@ use dcqcn_loader::{pacer, queues};
 use dcqcn_netlink::tc::Shaping;
 use dcqcn_params::fluid::{self, Bottleneck};
 
-use super::{Finding, Reading, Snapshot, ppm, rate, size, time, transmission_ns};
+use super::{Finding, Reading, Severity, Snapshot, ppm, rate, size, time, transmission_ns};
 
 /// Overhead of a frame, bytes: Ethernet, IPv4, UDP, BTH, ICRC.
 const HEADERS_BYTES: u64 = 14 + 20 + 8 + 12 + 4;
@@ -128,12 +128,12 @@ pub(super) fn shaper(reading: &Reading<'_>) -> Option<Finding> {
     let lower =
         (!classes.is_empty()).then(|| format!("mark for a lower rate: {}", reading.set(&drains.join(" "))));
     let fixes: Vec<String> = (!ours).then_some(burst).into_iter().chain(lower).collect();
-    let (finding, what): (fn(_, String, String) -> _, _) = if served_bps.is_some() {
-        (Finding::warning, "the shaper is slower than its rate: its queue is longer than marking assumes")
+    let (severity, what) = if served_bps.is_some() {
+        (Severity::Warning, "the shaper is slower than its rate: its queue is longer than marking assumes")
     } else {
-        (Finding::info, "the shaper's burst is too short: a late timer makes it slower than its rate")
+        (Severity::Info, "the shaper's burst is too short: a late timer makes it slower than its rate")
     };
-    Some(finding("shaper-burst", what.to_owned(), evidence).fix(fixes.join("; or ")))
+    Some(Finding::new("shaper-burst", severity, what, evidence).fix(fixes.join("; or ")))
 }
 
 /// `kmax-below-frames`: with thresholds of a frame or two, packets are marked without congestion.
@@ -244,8 +244,8 @@ pub(super) fn fixed_point(class: &MarkingClass<'_>) -> Option<Finding> {
         }
         _ => "the senders' increase is too fast for this link: `--profile lab` there and here".to_owned(),
     };
-    let finding = if seen == 0 { Finding::info } else { Finding::warning };
-    Some(finding("pmax-small", what, evidence).fix(fix))
+    let severity = if seen == 0 { Severity::Info } else { Severity::Warning };
+    Some(Finding::new("pmax-small", severity, what, evidence).fix(fix))
 }
 
 /// `oscillates`: the fluid model with its delay is unstable at its fixed point. The unstable region is not monotonic:
