@@ -209,6 +209,8 @@ pub(crate) struct Link {
     pub ethtool: Option<[String; 2]>,
 }
 
+/// [`Unread::what`] if the attachments could not be listed.
+pub(crate) const ATTACHMENTS: &str = "the attachments";
 /// Features that merge received UDP packets before the programs see them.
 pub(crate) const MERGING: &[&str] = &["rx-udp-gro-forwarding", "rx-gro-list"];
 /// Features by which packets can bypass the programs: the NIC forwards them, or they enter at a macvlan.

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{Finding, Snapshot, reattach};
-use crate::doctor::snapshot::Attached;
+use crate::doctor::snapshot::{ATTACHMENTS, Attached};
 
 pub(super) fn attached(snapshot: &Snapshot) -> Option<Finding> {
     // A failed reading is a separate finding.
-    let unknown = snapshot.unread.iter().any(|unread| unread.what == "the attachments");
+    let unknown = snapshot.unread.iter().any(|unread| unread.what == ATTACHMENTS);
     if unknown || !snapshot.attachments.is_empty() {
         return None;
     }

@@ -9,7 +9,7 @@ use dcqcn_loader::attach::{self, Info, Sweep};
 use dcqcn_loader::dataplane::{self, Maps};
 use dcqcn_netlink::Netlink;
 
-use super::super::snapshot::{self, Attached, Class, Counts, Running, Tables};
+use super::super::snapshot::{self, ATTACHMENTS, Attached, Class, Counts, Running, Tables};
 use super::{AS_ROOT, Notes};
 
 /// First reading of an attachment.
@@ -20,7 +20,7 @@ pub(super) struct Opened {
 
 /// Everything that needs no second reading.
 pub(super) fn first(netlink: Option<&Netlink>, notes: &mut Notes) -> Vec<Opened> {
-    let infos = notes.essential("the attachments", attach::list(), AS_ROOT).unwrap_or_default();
+    let infos = notes.essential(ATTACHMENTS, attach::list(), AS_ROOT).unwrap_or_default();
     let sweep = Sweep::take();
     let is_alive = |info: &Info| sweep.as_ref().map_or(netlink.is_some(), |sweep| sweep.is_alive(info));
     infos.into_iter().map(|info| open(is_alive(&info), info, notes)).collect()
