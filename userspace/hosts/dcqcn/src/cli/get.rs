@@ -8,7 +8,7 @@ use anyhow::ensure;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::{Config, QUEUES_NONE, QueueConfig, WredConfig};
+use dcqcn_common::params::{Config, PfcConfig, QUEUES_NONE, QueueConfig, Spec, WredConfig};
 use dcqcn_params::{Group, Key, UnknownKey};
 use dcqcn_support::cli::Output;
 use dcqcn_support::number::number;
@@ -192,21 +192,19 @@ fn selected_keys(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: 
     if keys.is_empty() {
         // All classes' Kmin, then all classes' Kmax, so that each explanation appears once.
         shown.sort_by_key(|key| match key {
-            Key::Scalar(_) => 0,
-            Key::Wred(_, spec) => {
-                let mut specs = WredConfig::SPECS.iter();
-                1 + specs.position(|other| other.key == spec.key).unwrap_or(WredConfig::SPECS.len())
-            }
-            Key::Queue(_, spec) => {
-                let mut specs = QueueConfig::SPECS.iter();
-                1 + WredConfig::SPECS.len() + specs.position(|other| other.key == spec.key).unwrap_or(0)
-            }
-            Key::Pfc(..) => usize::MAX - 2,
-            Key::DscpToTc(_) => usize::MAX - 1,
-            Key::TcToQueue(_) => usize::MAX,
+            Key::Scalar(_) => (0, None),
+            Key::Wred(_, spec) => (1, position(WredConfig::SPECS, spec)),
+            Key::Queue(_, spec) => (2, position(QueueConfig::SPECS, spec)),
+            Key::Pfc(_, spec) => (3, position(PfcConfig::SPECS, spec)),
+            Key::DscpToTc(_) => (4, None),
+            Key::TcToQueue(_) => (5, None),
         });
     }
     shown
+}
+
+fn position<T>(table: &[Spec<T>], spec: &Spec<T>) -> Option<usize> {
+    table.iter().position(|other| other.key == spec.key)
 }
 
 impl fmt::Display for GetReport {
@@ -317,6 +315,18 @@ mod tests {
         let one = report(&[], Some(Group::Wred), Some(3), true);
         assert_eq!(keys(&one).first(), Some(&"wred.3.kmin"));
         assert_eq!(keys(&one)[keys(&one).len() - 2..], ["dscp_to_tc.26", "tc_to_queue.3"]);
+    }
+
+    #[test]
+    fn rows_of_each_table_grouped_by_name() {
+        let mut config = Config::DEFAULT;
+        for change in ["pfc.3.rx=on", "pfc.3.xoff=60KB", "pfc.4.rx=on", "pfc.4.xoff=70KB"] {
+            change.parse::<dcqcn_params::Assignment>().unwrap().apply(&mut config).unwrap();
+        }
+        let shown = selected_keys(&[], None, None, &config).into_iter();
+        let pfc: Vec<Key> = shown.filter(|key| matches!(key, Key::Pfc(..))).collect();
+        let expected = ["pfc.3.rx", "pfc.4.rx", "pfc.3.xoff", "pfc.4.xoff"];
+        assert_eq!(pfc, expected.map(|key| key.parse().unwrap()));
     }
 
     #[test]
