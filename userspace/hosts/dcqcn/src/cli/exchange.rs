@@ -25,7 +25,7 @@ const MAX_NVIDIA_BYTES: u64 = 4 << 20;
 
 /// Format to import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum From {
+enum ImportFormat {
     /// A switch's config_db.json.
     Sonic,
     /// NIC parameters: the kernel driver's directory, or a dump of it or of mlxconfig.
@@ -64,7 +64,7 @@ Examples:
 pub(super) struct ImportArgs {
     /// Format of the configuration.
     #[arg(long, value_enum)]
-    format: From,
+    format: ImportFormat,
     /// File (sonic), or directory or dump (nvidia).
     path: PathBuf,
     /// Interface to configure.
@@ -83,11 +83,11 @@ impl ImportArgs {
         let (path, iface) = (self.path, resolve_altname(self.iface));
         let change_mode = ChangeMode::unconfirmed(self.dry_run);
         match self.format {
-            From::Sonic => {
+            ImportFormat::Sonic => {
                 let port = self.port.context("--port names the switch's port")?;
                 out.show(&import_sonic(&path, &port, iface, change_mode)?)
             }
-            From::Nvidia => {
+            ImportFormat::Nvidia => {
                 let port = self.port.map(|port| adapter_port(&port)).transpose()?;
                 out.show(&import_nvidia(&path, port, iface, change_mode)?)
             }
