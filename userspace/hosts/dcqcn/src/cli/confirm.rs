@@ -28,9 +28,9 @@ use serde::Serialize;
 use super::{duration_in, targets};
 
 /// Polling interval of the waiting process, hence its delay in noticing a confirmation.
-const POLL: Duration = Duration::from_secs(1);
-/// Polling interval while another process holds the lock.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_POLL: Duration = Duration::from_secs(1);
+/// Polling interval after the deadline, as while another process holds the lock.
+const MIN_POLL: Duration = Duration::from_millis(100);
 
 /// Confirm a change made with `--confirm`, so that it is not reverted.
 ///
@@ -125,7 +125,7 @@ impl Waiting {
 
     /// The pending change of an interface.
     pub(super) fn of(all: &[(Info, Pending)], info: &Info) -> Option<Self> {
-        let (info, pending) = all.iter().find(|(other, _)| other.ifindex == info.ifindex)?;
+        let own @ (info, pending) = all.iter().find(|(other, _)| other.ifindex == info.ifindex)?;
         let overdue = boottime_ns().checked_sub(pending.deadline_ns).and_then(|since_ns| {
             let not_reverted = lock(&NOT_REVERTED);
             // Without one, the time was not over when this command started.
@@ -133,7 +133,7 @@ impl Waiting {
                 not_reverted.iter().find(|(of, _)| of.as_ref().is_none_or(|iface| *iface == info.iface))?;
             Some(format!("overdue since {} s: {cause}", since_ns / 1_000_000_000))
         });
-        Some(Self { overdue, ..Self::new(&(info.clone(), pending.clone())) })
+        Some(Self { overdue, ..Self::new(own) })
     }
 }
 
@@ -286,12 +286,12 @@ fn wait_for_all() -> anyhow::Result<()> {
         revert_overdue();
         let Ok(waiting) = attach::pending() else {
             // It has no reader, and must not leave the change in place.
-            thread::sleep(POLL);
+            thread::sleep(MAX_POLL);
             continue;
         };
         let now_ns = boottime_ns();
         let Some(left) = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min() else { return Ok(()) };
-        thread::sleep(left.clamp(POLL_INTERVAL, POLL));
+        thread::sleep(left.clamp(MIN_POLL, MAX_POLL));
     }
 }
 
