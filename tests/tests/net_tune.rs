@@ -240,6 +240,18 @@ fn profile_set_with_rate_uses_that_rate() -> Result<()> {
 }
 
 #[test]
+fn ecnconfig_lists_readable_interfaces() -> Result<()> {
+    let lab = new_lab!();
+    lab.attach(&["a0", "b0"])?;
+    fs::remove_file(lab.host.pins("a0")?.join("PARAMS"))?;
+    let output = lab.run("ecnconfig -l")?;
+    assert_eq!(output.status.code(), Some(7));
+    assert_contains(&String::from_utf8(output.stdout)?, "Profile: b0:3\n");
+    assert_contains(&String::from_utf8(output.stderr)?, "a0");
+    lab.ok("detach --all").map(drop)
+}
+
+#[test]
 fn import_is_atomic() -> Result<()> {
     let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=10gbit")?;

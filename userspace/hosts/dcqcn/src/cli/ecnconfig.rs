@@ -9,7 +9,6 @@ use anyhow::bail;
 use clap::{CommandFactory as _, Parser, ValueEnum};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, WredConfig};
-use dcqcn_loader::attach;
 use dcqcn_params::{Key, UnknownKey};
 use dcqcn_support::number::number;
 use dcqcn_support::render::Table;
@@ -192,8 +191,8 @@ impl EcnconfigArgs {
             let ignored = self.without_effect().iter().any(Option::is_some);
             return out.show(&Report::Changed { changed: ChangeReport::of_differences(&changes), ignored });
         }
-        let ifaces = targets::names(Vec::new(), true)?;
         if let Some(switch) = self.switch {
+            let ifaces = targets::names(Vec::new(), true)?;
             let changes = targets::change(&ifaces, ChangeMode::Lasting, |_, config| {
                 classes_of(config, &self.queues)
                     .try_for_each(|tc| Ok(wred(tc, "ecn")?.set(config, u64::from(switch == Switch::On))?))
@@ -201,13 +200,9 @@ impl EcnconfigArgs {
             return out
                 .show(&Report::Changed { changed: ChangeReport::of_differences(&changes), ignored: false });
         }
-        let mut configs = Vec::new();
-        for iface in ifaces {
-            let config = attach::open(&iface)?.maps.params()?.config;
-            configs.push((iface, config));
-        }
+        let (configs, failed) = targets::configs(Vec::new(), true)?;
         let report = if self.list { list(&configs, verbose) } else { queues(&configs, &self.queues) };
-        out.show(&report)
+        targets::show(out, &report, failed, !configs.is_empty())
     }
 }
 
