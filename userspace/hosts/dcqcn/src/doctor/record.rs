@@ -67,7 +67,7 @@ pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
     let path = dir.join(SNAPSHOT);
     let source = io::Error::from_raw_os_error(libc::ENOENT);
     let missing = || Error::File { path: path.clone(), source, hint: RECORD_FIRST };
-    let text = text(&path)?.ok_or_else(missing)?;
+    let text = text_if_exists(&path)?.ok_or_else(missing)?;
     let json = |source| Error::Json { path: path.clone(), source };
     // Check the version first: unknown fields of another version would be confusing errors.
     let value: serde_json::Value = serde_json::from_str(&text).map_err(json)?;
@@ -81,7 +81,7 @@ pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
     check(&snapshot).map_err(|reason| Error::Content { path, reason })?;
     for link in &mut snapshot.links {
         let [before, after] = texts_of(dir, link);
-        link.ethtool = match (self::text(&before)?, self::text(&after)?) {
+        link.ethtool = match (text_if_exists(&before)?, text_if_exists(&after)?) {
             (Some(before), Some(after)) => Some([before, after]),
             (None, None) => None,
             (None, Some(_)) | (Some(_), None) => {
@@ -105,11 +105,10 @@ fn has_counters(text: &str) -> bool {
 }
 
 fn texts_of(dir: &Path, link: &Link) -> [PathBuf; 2] {
-    ["before", "after"].map(|look| dir.join(format!("ethtool-{}-{look}.txt", link.name)))
+    ["before", "after"].map(|reading| dir.join(format!("ethtool-{}-{reading}.txt", link.name)))
 }
 
-/// Content of a text file; `None` if it does not exist.
-fn text(path: &Path) -> Result<Option<String>, Error> {
+fn text_if_exists(path: &Path) -> Result<Option<String>, Error> {
     existing(read_text(path)).map_err(failed(path))
 }
 
