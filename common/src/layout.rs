@@ -8,7 +8,7 @@ use crate::id::FlowId;
 use crate::rate::Debt;
 use crate::stats::Stat;
 
-pub const LAYOUT_VERSION: u32 = 31;
+pub const LAYOUT_VERSION: u32 = 32;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 pub const DSCPS: usize = 64;

@@ -39,10 +39,10 @@
 //! dropped (`SharedRequester::drops`), also while the stack retransmits the same requests: either it still
 //! has to process that response, or it awaits another one, which acknowledges them too.
 //!
-//! Soft-RoCE repeats all local operations behind the oldest unacknowledged request when it retransmits (`req_retry` of
+//! When it retransmits, soft-RoCE repeats all local operations behind the oldest unacknowledged request (`req_retry` of
 //! rxe_req.c). A repeated registration of memory fails and ends the QP. Registrations are not visible, but the peer
-//! invalidates them, by a SEND with invalidate. For some time after one there is no probe: it could end a QP that has
-//! lost nothing, and after a loss the stack's own timer would end the QP too.
+//! may invalidate them, by a SEND with invalidate. For some time after one, there is a probe only if a single packet is
+//! outstanding: nothing is behind it. Otherwise the probe could end a QP that has lost nothing.
 //!
 //! The first response to a READ, or that to an atomic, acknowledges the SENDs and WRITEs before it
 //! (9.7.5.1.2), and their own ACK may be lost. Its ICRC is verified where it would advance the acknowledged
@@ -239,8 +239,10 @@ pub struct Requester {
     gap_ns: u64,
     /// Last announcement of a gap to `dcqcn run`.
     signalled_ns: u64,
-    /// No probe before this time: the responder has requested a delay or has ended the QP, or the stack registers memory.
+    /// No probe before this time: the responder has requested a delay, or has ended the QP.
     hold_ns: u64,
+    /// Until this time, this host's stack is expected to register memory for its requests.
+    registers_ns: u64,
     /// Smoothed round-trip time (RFC 6298, §2); 0 = none measured.
     srtt_ns: u64,
     rttvar_ns: u64,
@@ -313,7 +315,7 @@ const JIFFY_NS: u64 = 10_000_000;
 /// Time without a request, or since a NAK that ends it, after which a QP counts as ended.
 const ENDED_NS: u64 = 10_000_000_000;
 /// Time after the peer's last SEND with invalidate in which this host's stack is expected to register memory.
-const REGISTERS_NS: u64 = 10_000_000_000;
+const REGISTERS_NS: u64 = 60_000_000_000;
 /// Time in which the stack has processed the responses that have arrived.
 const PROCESSED_NS: u64 = 100_000_000;
 /// PSNs that a retransmission goes back at most, far more than soft-RoCE's 128 packets and READs behind them.
@@ -347,6 +349,7 @@ impl Requester {
         gap_ns: 0,
         signalled_ns: 0,
         hold_ns: 0,
+        registers_ns: 0,
         srtt_ns: 0,
         rttvar_ns: 0,
         acknowledged: 0,
@@ -526,6 +529,9 @@ impl Requester {
             due_ns = due_ns.min(self.gap_ns + self.reordering_ns());
         }
         due_ns = due_ns.max(self.hold_ns);
+        if distance(self.acknowledged, self.next) > 1 {
+            due_ns = due_ns.max(self.registers_ns);
+        }
         if probed_ns != 0 {
             due_ns = due_ns.max(probed_ns.saturating_add(settings.floor_ns));
         }

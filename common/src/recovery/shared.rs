@@ -331,8 +331,7 @@ impl<'a> SharedRequester<'a> {
     /// Follows a request to this host. Returns whether to announce the QP to `dcqcn run`.
     pub(crate) fn on_arrival(self, packet: &Arrival, now_ns: u64) -> bool {
         if packet.opcode.invalidates() {
-            // This host registers memory for each request: see [`super`].
-            self.hold(now_ns + REGISTERS_NS);
+            set!(self.registers_ns = now_ns + REGISTERS_NS);
         }
         let is_request = packet.is_trimmed || packet.opcode.starts_request();
         is_request && self.responder().on_arrival(packet, now_ns) && self.signals(now_ns)
@@ -615,14 +614,9 @@ impl<'a> SharedRequester<'a> {
         if syndrome == PSN_SEQUENCE_ERROR {
             set!(self.retrying = get!(self.retrying) | AFTER_NAK);
         }
-        self.hold(hold_until(syndrome, now_ns));
-    }
-
-    /// No probe before this time.
-    #[inline(always)]
-    fn hold(self, until_ns: u64) {
-        if get!(self.hold_ns) < until_ns {
-            set!(self.hold_ns = until_ns);
+        let hold_ns = hold_until(syndrome, now_ns);
+        if hold_ns != 0 {
+            set!(self.hold_ns = hold_ns);
         }
     }
 

@@ -849,7 +849,13 @@ proptest! {
                 if is_attached && (unseen.next() != Some(0) || sees_all) {
                     requester.on_request(&packet, now_ns);
                 }
-                let mut arrival = Arrival { opcode: SEND, psn: psn(at), is_trimmed: false, own_qpn: QPN, udp_sport: 1 };
+                let mut arrival = Arrival {
+                    opcode: SEND,
+                    psn: psn(at),
+                    is_trimmed: false,
+                    own_qpn: QPN,
+                    udp_sport: 1,
+                };
                 if lost.next() == Some(0) {
                     arrival.is_trimmed = true;
                     if !message.is_read && trims.next() == Some(true) {
@@ -922,7 +928,8 @@ proptest! {
             if let Some((kind @ 0..3, ahead)) = forged.next() {
                 let packet = accepted.saturating_add_signed(ahead);
                 let own_qpn = if kind == 0 { QPN + 1 } else { QPN };
-                let arrival = Arrival { opcode: SEND, psn: psn(packet), is_trimmed: kind != 1, own_qpn, udp_sport: 1 };
+                let (psn, is_trimmed) = (psn(packet), kind != 1);
+                let arrival = Arrival { opcode: SEND, psn, is_trimmed, own_qpn, udp_sport: 1 };
                 far.on_arrival(&arrival, now_ns + 2);
             }
             // At any time: what matters is the PSN.

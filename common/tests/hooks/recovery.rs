@@ -211,7 +211,8 @@ fn corrupt_atomic_answer_is_no_progress() {
     }
 }
 
-/// The peer invalidates memory that host 2 registers, which a retransmission would register again.
+/// The peer invalidates memory that host 2 registers. A retransmission would repeat registrations behind the first
+/// request.
 #[test]
 fn invalidating_send_holds_the_probe() {
     let p = scalars(|s| s.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
@@ -228,11 +229,14 @@ fn invalidating_send_holds_the_probe() {
         }
         assert_eq!(host.ingress(&p, &Roce { opcode, ..DATA }.frame()).0, TcVerdict::Pass);
         let last_ns = host.now_ns;
-        let action =
-            |after_ns| host.requesters[&own()].action(settings, last_ns + after_ns, Sent::default(), 0);
-        let expected = if is_held { Action::At(last_ns + 10_000_000_000) } else { Action::Nak(8) };
-        assert_eq!(action(2_000_000_000), expected, "{opcode:?}");
-        assert_eq!(action(10_000_000_000), Action::Nak(8));
+        let action = |host: &MockHost, after_ns| {
+            host.requesters[&own()].action(settings, last_ns + after_ns, Sent::default(), 0)
+        };
+        assert_eq!(action(&host, 2_000_000_000), Action::Nak(8), "nothing behind it");
+        host.egress(&p, &with_psn(Roce { opcode: Opcode::RC_SEND_ONLY, ..REPLY }, 9));
+        let expected = if is_held { Action::At(last_ns + 60_000_000_000) } else { Action::Nak(8) };
+        assert_eq!(action(&host, 2_000_000_000), expected, "{opcode:?}");
+        assert_eq!(action(&host, 60_000_000_000), Action::Nak(8));
     }
 }
 

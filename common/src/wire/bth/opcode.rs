@@ -34,7 +34,6 @@ macro_rules! opcodes {
 opcodes! {
     RC_SEND_FIRST = 0x00,
     RC_SEND_MIDDLE = 0x01,
-    RC_SEND_LAST = 0x02,
     RC_SEND_ONLY = 0x04,
     RC_RDMA_WRITE_FIRST = 0x06,
     RC_RDMA_WRITE_MIDDLE = 0x07,
