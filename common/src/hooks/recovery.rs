@@ -125,6 +125,7 @@ fn request_bytes<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<u32> {
 pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let is_response = roce.class == Class::Acknowledge || roce.class == Class::ReadResponse;
     let is_request = roce.is_trimmed || roce.opcode.starts_request();
+    // Implied by the rest, but without the first condition Linux 6.1 refuses the program (E2BIG).
     let invalidates = !roce.is_trimmed && roce.opcode.invalidates();
     let is_followed =
         if is_response || invalidates && probes(p) { probes(p) } else { is_request && answers_trims(p) };

@@ -121,7 +121,7 @@ fn gc_in_a_container_frees_no_other_netns() -> Result<()> {
     complete(&lab, "a0")
 }
 
-/// Its programs may have been detached by another program, or its interface removed.
+/// Links without an interface: another program detached them, or the interface was removed.
 #[test]
 fn gc_in_a_container_keeps_managed_interface() -> Result<()> {
     let lab = new_lab!();
