@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use fs_err as fs;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
@@ -26,12 +25,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     stream(workspace.cargo("fmt").args(["--check", "--manifest-path"]).arg(&ebpf_manifest))
         .context("formatting differs; run `cargo fmt` in ebpf/")?;
 
-    // In parallel: its linters may have to be downloaded first.
-    thread::scope(|scope| {
-        let prose = scope.spawn(|| prose(workspace));
-        code(workspace, &toolchain)?;
-        prose.join().unwrap_or_else(|_| bail!("the check of prose panicked"))
-    })?;
+    // Before the compilers, which need minutes.
+    prose(workspace)?;
+    code(workspace, &toolchain)?;
     header("every check passed");
     Ok(())
 }

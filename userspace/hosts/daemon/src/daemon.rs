@@ -275,7 +275,7 @@ const CAPABILITIES: [Capability; 3] =
 /// A capability is missing, or the BPF file system cannot be mounted.
 fn drop_privileges() -> Result<()> {
     const READ: &str = "cannot read the capabilities";
-    // Mounting the BPF file system, and finding that of another mount namespace, needs privileges that are dropped below.
+    // Mounting the BPF file system, and finding that of another mount namespace, needs privileges dropped below.
     attach::hold_file_system()?;
     let retained: CapsHashSet = CAPABILITIES.into_iter().collect();
     prctl::set_no_new_privs().context("cannot set no_new_privs")?;
