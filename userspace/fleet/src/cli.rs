@@ -132,7 +132,7 @@ Examples:
 impl Cli {
     fn run(self, out: &mut Output<'_>) -> Result<()> {
         if let Command::Generate(command) = self.command {
-            return command.run(out, described(), &[]);
+            return Ok(command.run(out, described(), &[])?);
         }
         // Services print nothing.
         if !matches!(self.command, Command::Status { .. } | Command::History {} | Command::Diff { .. }) {
@@ -154,7 +154,7 @@ impl Cli {
                 Command::Rollback(args) => args.run(store, out).await,
                 Command::Coordinate(args) => args.run(store, &self.reach).await,
                 Command::Status { watch } => status(store, watch, out).await,
-                Command::History {} => out.show(&History::read(&mut store).await?),
+                Command::History {} => Ok(out.show(&History::read(&mut store).await?)?),
                 Command::Diff { old, new } => diff(store, old, new, out).await,
                 // No check for a coordinator: without one the rollout does not proceed either.
                 Command::Pause {} => {
@@ -256,7 +256,7 @@ const TICK: Duration = Duration::from_secs(2);
 
 async fn status(mut store: Store, watch: bool, out: &mut Output<'_>) -> Result<()> {
     if !watch {
-        return out.show(&Status::new(&store.snapshot().await?));
+        return Ok(out.show(&Status::new(&store.snapshot().await?))?);
     }
     let mut mirror = Mirror::new(store);
     let mut shown = String::new();
@@ -298,7 +298,7 @@ async fn diff(mut store: Store, old: u64, new: u64, out: &mut Output<'_>) -> Res
     } else {
         Difference::table(&changes, &old.to_string(), &new.to_string()).to_string()
     };
-    out.show_as(&Report { old, new, changes }, text)
+    Ok(out.show_as(&Report { old, new, changes }, text)?)
 }
 
 #[cfg(test)]

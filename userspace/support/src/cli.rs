@@ -5,6 +5,7 @@ mod arguments;
 mod documented;
 mod package;
 
+use std::error::Error as StdError;
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -13,11 +14,10 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
 use clap::builder::StyledStr;
 use clap_complete::{ArgValueCompleter, CompletionCandidate};
-use dcqcn_params::{self as params, Assignment, Key, Profile, Settings};
+use dcqcn_params::{self as params, Assignment, FileErrors, Key, Profile, Settings};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -33,6 +33,26 @@ pub use package::{GenerateCommand, Page};
 
 #[cfg(any(test, feature = "testing"))]
 pub use documented::{json_page_differences, refused};
+
+/// Error of an option or of a write that all commands have.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Settings(#[from] FileErrors),
+    #[error("cannot write the manual pages into {}", dir.display())]
+    Pages { dir: PathBuf, source: io::Error },
+    #[error("no completions for `{shell}`; supported shells are {supported}")]
+    Shell { shell: String, supported: String },
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write standard output: {0}")]
+pub struct OutputError(#[from] io::Error);
 
 /// Sources of parameters, in ascending precedence: the profile, the file, single settings.
 #[derive(Debug, Default, Args)]
@@ -54,11 +74,12 @@ impl SettingsArgs {
         (config, Settings { profile, changes, ..Settings::default() })
     }
 
-    pub fn read(self) -> anyhow::Result<Settings> {
+    pub fn read(self) -> Result<Settings, Error> {
         let (path, options) = self.split();
         let Some(path) = path else { return Ok(options) };
-        let text = read_text(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        Ok(params::parse(&path.display().to_string(), &text)?.then(options))
+        let name = path.display().to_string();
+        let text = read_text(&path).map_err(|source| Error::Read { path, source })?;
+        Ok(params::parse(&name, &text)?.then(options))
     }
 }
 
@@ -86,7 +107,9 @@ pub fn message_lines(text: impl fmt::Display) {
 }
 
 /// Runs `command` with standard output, and reports its error on standard error. `exit_code` returns the code of
-/// special errors, and whether they must still be reported.
+/// special errors, and whether they were already reported.
+///
+/// This is the `main` of the binaries, whose errors are [`anyhow::Error`]. All other functions have typed errors.
 pub fn run(
     json: bool,
     command: impl FnOnce(&mut Output<'_>) -> anyhow::Result<()>,
@@ -95,7 +118,7 @@ pub fn run(
     // Not line-buffered like standard output: a full table has a million lines.
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     let mut out = Output::new(&mut stdout, json);
-    match command(&mut out).and_then(|()| out.finish()) {
+    match command(&mut out).and_then(|()| Ok(out.finish()?)) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader has closed the pipe, as in `dcqcn flows eth0 | head`.
         Err(error) if is_closed_output(&error, io::stdout()) => ExitCode::SUCCESS,
@@ -104,7 +127,7 @@ pub fn run(
             let error = with_changes(error, out.changes);
             if !is_reported {
                 // Standard error may be closed.
-                let _ = io::stderr().write_all(explain(&error).as_bytes());
+                let _ = io::stderr().write_all(explain(error.as_ref()).as_bytes());
             }
             ExitCode::from(code)
         }
@@ -187,12 +210,8 @@ struct Versioned<'a, T> {
     value: &'a T,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write standard output: {0}")]
-struct OutputError(#[from] io::Error);
-
-fn written(result: Result<(), impl Into<io::Error>>) -> anyhow::Result<()> {
-    Ok(result.map_err(|error| OutputError(error.into()))?)
+fn written(result: Result<(), impl Into<io::Error>>) -> Result<(), OutputError> {
+    result.map_err(|error| OutputError(error.into()))
 }
 
 /// Standard output for writers with errors of their own.
@@ -241,32 +260,32 @@ impl<'a> Output<'a> {
         Box::new(NamedOutput(&mut *self.out))
     }
 
-    pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
+    pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> Result<(), OutputError> {
         self.show_as(report, report)
     }
 
-    pub fn show_as(&mut self, report: &impl Serialize, text: impl fmt::Display) -> anyhow::Result<()> {
+    pub fn show_as(&mut self, report: &impl Serialize, text: impl fmt::Display) -> Result<(), OutputError> {
         if self.json { self.json(report) } else { self.text(&text) }
     }
 
     /// Prints `value`, an object, as JSON, without buffering it: a full table is larger than all other data of the
     /// process.
-    pub fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+    pub fn json(&mut self, value: &impl Serialize) -> Result<(), OutputError> {
         self.document(&Versioned { json_version: JSON_VERSION, value })
     }
 
     /// Prints `value` as JSON in a foreign format: a schema, a table of SONiC's.
-    pub fn document(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+    pub fn document(&mut self, value: &impl Serialize) -> Result<(), OutputError> {
         written(serde_json::to_writer_pretty(&mut *self.out, value))?;
         written(self.out.write_all(b"\n"))
     }
 
-    pub fn text(&mut self, value: &impl fmt::Display) -> anyhow::Result<()> {
+    pub fn text(&mut self, value: &impl fmt::Display) -> Result<(), OutputError> {
         written(self.out.write_all(value.to_string().as_bytes()))
     }
 
     /// Prints `report` as text, or as an object on one line.
-    pub fn line<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
+    pub fn line<T: Serialize + fmt::Display>(&mut self, report: &T) -> Result<(), OutputError> {
         if !self.json {
             return self.text(report);
         }
@@ -275,15 +294,15 @@ impl<'a> Output<'a> {
         written(self.out.write_all(b"\n"))
     }
 
-    pub fn finish(&mut self) -> anyhow::Result<()> {
+    pub fn finish(&mut self) -> Result<(), OutputError> {
         written(self.out.flush())
     }
 }
 
 /// An error with its causes, one per line; causes included in the previous line are omitted.
-pub fn explain(error: &anyhow::Error) -> String {
+pub fn explain(error: &dyn StdError) -> String {
     let mut text = String::new();
-    for (depth, cause) in chain(error.as_ref()).into_iter().enumerate() {
+    for (depth, cause) in chain(error).into_iter().enumerate() {
         let label = if depth == 0 { "error: " } else { "  because: " };
         // Writing into a `String` cannot fail.
         let _ = writeln!(text, "{label}{cause}");
@@ -330,10 +349,10 @@ mod tests {
     fn full_output_is_named() {
         let mut full = fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
         let mut out = Output::new(&mut full, true);
-        let direct = out.writer().write_all(b"done").map_err(anyhow::Error::from);
-        let json = out.json(&serde_json::json!({ "done": 1 }));
-        for error in [direct, out.text(&"done"), json].map(Result::unwrap_err) {
-            let text = explain(&error);
+        let direct: Box<dyn StdError> = out.writer().write_all(b"done").unwrap_err().into();
+        let json = out.json(&serde_json::json!({ "done": 1 })).unwrap_err().into();
+        for error in [direct, out.text(&"done").unwrap_err().into(), json] {
+            let text = explain(error.as_ref());
             assert!(text.starts_with("error: cannot write standard output: No space left"), "{text}");
             assert_eq!(text.lines().count(), 1, "{text}");
         }
@@ -348,6 +367,9 @@ mod tests {
     fn causes_on_separate_lines_once() {
         let error =
             anyhow!("no such file").context("cannot read x.toml: no such file").context("cannot attach");
-        assert_eq!(explain(&error), "error: cannot attach\n  because: cannot read x.toml: no such file\n");
+        assert_eq!(
+            explain(error.as_ref()),
+            "error: cannot attach\n  because: cannot read x.toml: no such file\n"
+        );
     }
 }

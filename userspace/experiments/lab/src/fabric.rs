@@ -73,7 +73,7 @@ pub(crate) struct FabricArgs {
 impl FabricArgs {
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         if self.example {
-            return out.text(&TOPOLOGY_EXAMPLE);
+            return Ok(out.text(&TOPOLOGY_EXAMPLE)?);
         }
         refuse_two_outputs(out, self.csv.as_deref())?;
         for (path, flag) in [(&self.plot, "--plot"), (&self.csv, "--csv")] {

@@ -54,7 +54,7 @@ pub(crate) fn show<T: Serialize + Display>(
         let _ = write!(io::stderr(), "{report}");
         return Ok(());
     }
-    out.show(report)
+    Ok(out.show(report)?)
 }
 
 /// Replaces the file at `path` by what `write` produces.

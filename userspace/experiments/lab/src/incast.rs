@@ -11,8 +11,6 @@ use dcqcn_testbed::{self as lab, IncastConfig, RpLocation};
 use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_support::number::number;
 
-use crate::WrongUsage;
-
 /// Whether the data plane is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ControlChoice {
@@ -132,7 +130,7 @@ impl IncastArgs {
 
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let config = self.config();
-        config.validate().map_err(WrongUsage)?;
+        config.validate()?;
         let mut settings = self.settings.read()?;
         if config.link_bps > Profile::MAX_LAB_RATE_BPS {
             settings.profile.get_or_insert(Profile::Paper);
@@ -147,7 +145,7 @@ impl IncastArgs {
         out.show(&lab::incast(&config, &controls, self.plot.as_deref())?)?;
         match &self.plot {
             Some(directory) if !out.is_json() => {
-                out.text(&format!("\nplots are in {}\n", directory.display()))
+                Ok(out.text(&format!("\nplots are in {}\n", directory.display()))?)
             }
             _ => Ok(()),
         }

@@ -15,9 +15,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use dcqcn_sim::knobs::SetupError;
-use dcqcn_sim::network::SimError;
+use dcqcn_sim::SetupError;
 use dcqcn_support::cli::{GenerateCommand, Output, arguments, hide_json, log_to_stderr};
+use dcqcn_testbed::ConfigError;
 
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
@@ -81,7 +81,7 @@ impl Cli {
             Command::Replay(args) => args.run(out),
             Command::Trace(args) => args.run(out),
             Command::P4(command) => command.run(out),
-            Command::Generate(command) => command.run(out, described(), &[]),
+            Command::Generate(command) => Ok(command.run(out, described(), &[])?),
         }
     }
 }
@@ -105,11 +105,9 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
         return Some((FAILED, true));
     }
     let is_usage = error.is::<WrongUsage>()
+        || error.is::<ConfigError>()
         || error.is::<SetupError>()
-        || matches!(
-            error.downcast_ref(),
-            Some(SimError::Range(_) | SimError::NsccRecovery | SimError::Buffer { .. })
-        );
+        || error.downcast_ref().is_some_and(dcqcn_sim::Error::is_usage);
     is_usage.then_some((WRONG_USAGE, false))
 }
 

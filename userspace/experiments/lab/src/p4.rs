@@ -104,7 +104,7 @@ impl BuildArgs {
         if !fits {
             text += "its tables, registers or counters do not match this version of dcqcn\n";
         }
-        out.show_as(&built, text)
+        Ok(out.show_as(&built, text)?)
     }
 }
 
@@ -182,7 +182,7 @@ impl CommandsArgs {
         let not_in_p4 = Ignored::of(&plan, &config);
         if out.is_json() {
             let commands: Vec<String> = plan.commands().map(|command| command.to_string()).collect();
-            return out.json(&json!({ "commands": commands, "not_in_p4": not_in_p4.0 }));
+            return Ok(out.json(&json!({ "commands": commands, "not_in_p4": not_in_p4.0 }))?);
         }
         for command in plan.commands() {
             writeln!(out.writer(), "{command}")?;

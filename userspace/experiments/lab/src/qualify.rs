@@ -13,7 +13,6 @@ use dcqcn_support::number::number;
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Case, DeviceUnderTest, Outcome, QualifyConfig, qualify};
 
-use crate::WrongUsage;
 use crate::incast::{SwitchChoice, parse_small_bytes};
 
 /// A check failed, as listed in the report.
@@ -107,7 +106,7 @@ impl QualifyArgs {
         };
         let (rounds, settings) = (self.rounds, self.settings.read()?);
         let config = QualifyConfig { against, cases, incast, rounds, quiet: false, settings };
-        config.validate().map_err(WrongUsage)?;
+        config.validate()?;
         Ok(config)
     }
 

@@ -115,7 +115,7 @@ impl SimArgs {
             Some(SimCommand::Stability(args)) => args.run(None, out),
             Some(SimCommand::Coexist(args)) => args.run(None, out),
             Some(SimCommand::Fabric(args)) => args.run(out),
-            Some(SimCommand::Example) => out.text(&file::EXAMPLE),
+            Some(SimCommand::Example) => Ok(out.text(&file::EXAMPLE)?),
             None => {
                 let path = self.file.context(
                     "nothing to simulate: specify a preset, as in `dcqcn-lab sim incast`, or a FILE.toml",

@@ -145,7 +145,7 @@ mod tests {
         let mut out = Output::new(&mut stdout, cli.json);
         let result = cli.run(&mut out);
         let stdout = String::from_utf8(stdout).unwrap();
-        result.map(|()| stdout).map_err(|error| dcqcn_support::cli::explain(&error))
+        result.map(|()| stdout).map_err(|error| dcqcn_support::cli::explain(error.as_ref()))
     }
 
     #[test]

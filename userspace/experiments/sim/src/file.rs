@@ -14,17 +14,15 @@
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_params::FileErrors;
 use dcqcn_params::file::{self, Value};
-use dcqcn_support::causes::one_line;
 use dcqcn_support::file::read_text;
 use toml::de::DeTable;
 
-use super::knobs::SetupError;
 use super::presets::{self, FileGroup, FileSetting, Preset, Setting, Setup, refuse_unread};
-use crate::network::workload::{self, Distribution, SizeWeight};
+use crate::network::workload::{self, Distribution, FileError, SizeWeight};
+use crate::{Error, SetupError};
 
 /// A complete example with every kind of entry.
 pub const EXAMPLE: &str = "\
@@ -106,8 +104,8 @@ const FLOW_SIZES: &str = "flow-sizes";
 ///
 /// # Errors
 /// The file cannot be read, is not TOML, or has unknown keys or invalid values, each reported with its line.
-pub fn read(path: &Path) -> Result<Setup> {
-    let text = read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
+pub fn read(path: &Path) -> Result<Setup, Error> {
+    let text = read_text(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
     Ok(parse(&path.display().to_string(), &text, path.parent().unwrap_or(Path::new("")))?)
 }
 
@@ -258,7 +256,7 @@ impl Reader<'_, '_> {
         match flow_sizes(&self.base.join(file)) {
             Ok(sizes) => sizes,
             Err(error) => {
-                self.file.refuse(at, one_line(error.as_ref()));
+                self.file.refuse(at, error);
                 Vec::new()
             }
         }
@@ -269,7 +267,7 @@ impl Reader<'_, '_> {
 ///
 /// # Errors
 /// The file cannot be read, is empty, or has a malformed line.
-pub fn flow_sizes(path: &Path) -> Result<Vec<SizeWeight>> {
+pub fn flow_sizes(path: &Path) -> Result<Vec<SizeWeight>, FileError> {
     let text = workload::text(path)?;
     Ok(Distribution::parse(&path.display().to_string(), &text)?.weights())
 }

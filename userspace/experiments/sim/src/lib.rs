@@ -15,6 +15,7 @@
 #![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
 
 mod cycle;
+mod error;
 pub mod fabric;
 pub mod file;
 pub mod network;
@@ -27,5 +28,6 @@ pub mod sweep;
 pub mod sweep_report;
 pub mod tune;
 
+pub use error::{Error, SetupError};
 pub use presets::knobs;
 pub use runs::{Run, RunCost};

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
 use dcqcn_support::plot::{
     self as plot, AXIS, COLOURS, Chart, Curve, LEVEL, Line, MAX_LEGEND, largest, mean, thin_out,
 };
@@ -11,6 +10,7 @@ use dcqcn_support::render::{self, count};
 
 use super::presets::roce_class;
 use super::star::{Group, Star};
+use crate::Error;
 use crate::star::Series;
 
 /// The files of `--plot PATH`: `PATH` itself if its name ends in a format, otherwise one of each.
@@ -36,13 +36,13 @@ pub fn path(text: &str) -> Result<PathBuf, String> {
 }
 
 /// Draws `charts` into the files of `path`: one of each format, or that of its name.
-pub(crate) fn draw(path: &Path, title: &str, charts: &[Chart]) -> Result<()> {
-    files(path).iter().try_for_each(|file| {
-        plot::write(file, title, charts).with_context(|| format!("cannot draw {}", file.display()))
-    })
+pub(crate) fn draw(path: &Path, title: &str, charts: &[Chart]) -> Result<(), Error> {
+    files(path)
+        .into_iter()
+        .try_for_each(|path| plot::write(&path, title, charts).map_err(|source| Error::Draw { path, source }))
 }
 
-pub fn write(path: &Path, title: &str, star: &Star, series: &Series) -> Result<()> {
+pub fn write(path: &Path, title: &str, star: &Star, series: &Series) -> Result<(), Error> {
     let queues = (0..series.classes.len()).map(|at| queue(star, series, at));
     let charts: Vec<Chart> = [rates(star, series)].into_iter().chain(queues).collect();
     draw(path, title, &charts)

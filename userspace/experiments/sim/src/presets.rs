@@ -4,20 +4,20 @@ pub mod knobs;
 
 use std::fmt;
 
-use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
-use dcqcn_params::{Assignment, Key, Profile, Settings, parse_word, word};
+use dcqcn_params::{Assignment, Key, Profile, Settings, SettingsError, parse_word, word};
 use serde::Serialize;
 
 use self::knobs::{
     CLASS_KNOBS, CLASSES_KNOB, GROUP_CLASS, KNOBS, Knob, ROCE_KNOBS, Requirement, SHARED, SHORTHANDS, STEP,
-    SetupError, TCP_KNOBS, parameters_without_effect,
+    TCP_KNOBS, parameters_without_effect,
 };
 use crate::network::workload::{SizeWeight, Work};
 use crate::network::{MAX_FRAME_BYTES, QueuePfc, TcpLaw};
 use crate::star::{Class, Group, MAX_DURATION_NS, SeriesRequest, Star, all_finite};
 use crate::sweep::SimulationSetup;
+use crate::{Error, SetupError};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -89,14 +89,12 @@ impl GroupSetup {
         Self { group, size_bytes: 0, block_bytes: 0, outstanding: 1, sizes: Vec::new(), load_ppm: 800_000 }
     }
 
-    fn build(&self, link_bps: u64) -> Result<Group> {
+    fn build(&self, link_bps: u64) -> Result<Group, SetupError> {
         let Self { group, size_bytes, block_bytes, outstanding, sizes, load_ppm } = self;
         let ways = [*size_bytes != 0, *block_bytes != 0, !sizes.is_empty()];
-        ensure!(
-            ways.iter().filter(|way| **way).count() <= 1,
-            "group `{}` has more than one of size, block and flow-sizes: keep one",
-            group.name
-        );
+        if ways.iter().filter(|way| **way).count() > 1 {
+            return Err(SetupError::SeveralWorks(group.name.clone()));
+        }
         let work = match (*size_bytes, *block_bytes, sizes.as_slice()) {
             (0, 0, []) => Work::Bulk,
             (0, 0, sizes) => Work::Messages {
@@ -251,7 +249,7 @@ impl Setup {
     }
 
     /// The RoCE or TCP groups of a file, or else of the preset.
-    fn groups(&self, is_roce: bool) -> Result<Vec<Group>> {
+    fn groups(&self, is_roce: bool) -> Result<Vec<Group>, SetupError> {
         let link_bps = self.star.port_rate_bps;
         let (defaults, kind) = if is_roce { (&self.roce, "roce") } else { (&self.tcp, "tcp") };
         if self.groups_of_file(is_roce).next().is_none() {
@@ -281,7 +279,7 @@ impl Setup {
     ///
     /// # Errors
     /// Settings are inconsistent.
-    pub fn star(&self) -> Result<Star> {
+    pub fn star(&self) -> Result<Star, Error> {
         let mut star = self.star.clone();
         star.sender_rate_bps = self.sender_link_bps.unwrap_or(star.port_rate_bps);
         star.duration_ns = self.duration_ns();
@@ -315,8 +313,10 @@ impl Setup {
         let max_flows = if self.preset == Preset::Stability { STABILITY_SERIES_FLOWS } else { SERIES_FLOWS };
         let series = self.series || matches!(self.preset, Preset::Stability | Preset::Staircase);
         star.series = series.then_some(SeriesRequest { interval_ns: self.sample_ns(), max_flows });
-        star.validate().with_context(|| format!("cannot simulate this {}", word(&self.preset)))?;
-        Ok(star)
+        match star.validate() {
+            Ok(()) => Ok(star),
+            Err(error) => Err(Error::Rejected { what: word(&self.preset), source: Box::new(error) }),
+        }
     }
 
     /// `name`, with its position if it is in a file.
@@ -340,7 +340,11 @@ impl Setup {
 ///
 /// # Errors
 /// The profile does not support such links, or the values are inconsistent.
-pub(crate) fn config(profile: Profile, changes: &[Assignment], sender_rate_bps: u64) -> Result<Config> {
+pub(crate) fn config(
+    profile: Profile,
+    changes: &[Assignment],
+    sender_rate_bps: u64,
+) -> Result<Config, SettingsError> {
     let settings = Settings { profile: Some(profile), changes: changes.to_vec(), ..Settings::default() };
     let mut config = settings.config(Some(sender_rate_bps))?;
     let is_set = |name: &str| changes.iter().any(|change| change.key.to_string() == name);
@@ -387,7 +391,7 @@ const UNREAD: [&str; 27] = [
 /// Names the first of them.
 pub fn refuse_unread<'c>(changes: impl IntoIterator<Item = &'c Assignment>) -> Result<(), SetupError> {
     match changes.into_iter().map(|change| change.key.to_string()).find(|key| is_unread(key)) {
-        Some(key) => Err(SetupError(format!("{key} has no effect in a simulation; omit it"))),
+        Some(key) => Err(SetupError::Unread(key)),
         None => Ok(()),
     }
 }
@@ -419,7 +423,7 @@ pub(crate) fn roce_class(star: &Star) -> u8 {
 impl SimulationSetup for Setup {
     type Simulation = Star;
 
-    fn apply(&mut self, setting: &Setting) -> Result<()> {
+    fn apply(&mut self, setting: &Setting) -> Result<(), SetupError> {
         let Setting { key, text } = setting;
         let is_of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
         let overrides = |group: &FileGroup| group.settings.iter().any(|setting| setting.key == *key);
@@ -427,24 +431,24 @@ impl SimulationSetup for Setup {
         if is_of_groups && has_groups && self.groups_of_file(true).all(overrides) {
             let of_groups = self.in_file.iter().filter(|setting| setting.is_of_roce && setting.key == *key);
             let places: Vec<&str> = of_groups.map(|setting| setting.place.as_str()).collect();
-            let places = places.join(", ");
-            bail!("{key} = {text} has no effect: every [[roce]] sets {key} ({places}); remove it there");
+            let (key, text, places) = (key.clone(), text.clone(), places.join(", "));
+            return Err(SetupError::Overridden { key, text, places });
         }
-        Ok(self.set(key, text)?)
+        self.set(key, text)
     }
 
     fn changes(&self) -> &[Assignment] {
         &self.changes
     }
 
-    fn simulation(&self) -> Result<Star> {
+    fn simulation(&self) -> Result<Star, Error> {
         self.star()
     }
 
     fn without_effect(&self) -> Vec<Requirement> {
         // An invalid group is reported when the star is built.
         let Ok(groups) =
-            [true, false].into_iter().map(|is_roce| self.groups(is_roce)).collect::<Result<Vec<_>>>()
+            [true, false].into_iter().map(|is_roce| self.groups(is_roce)).collect::<Result<Vec<_>, _>>()
         else {
             return Vec::new();
         };
@@ -526,7 +530,7 @@ impl Setup {
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
         self.given.push(key.to_owned());
         if key == "profile" {
-            self.profile = parse_word(text).map_err(|error| SetupError(format!("profile = {error}")))?;
+            self.profile = parse_word(text).map_err(SetupError::Profile)?;
             return Ok(());
         }
         if let Some(knob) = [&STEP, &CLASSES_KNOB].into_iter().chain(KNOBS).find(|knob| knob.key == key) {
@@ -539,8 +543,7 @@ impl Setup {
         if name.parse::<Key>().is_err() {
             return Err(unknown(key, setting_names(), "`dcqcn config example` lists the parameters"));
         }
-        let change = Assignment::new(name, text).map_err(|error| SetupError(error.to_string()))?;
-        self.changes.push(change);
+        self.changes.push(Assignment::new(name, text)?);
         Ok(())
     }
 }
@@ -603,7 +606,7 @@ fn unknown(key: &str, names: impl Iterator<Item = &'static str>, otherwise: &str
     let nearest =
         rated.max_by(|(a, _), (b, _)| a.total_cmp(b)).filter(|(likeness, _)| *likeness >= MIN_SIMILARITY);
     let hint = nearest.map_or_else(|| otherwise.to_owned(), |(_, name)| format!("did you mean `{name}`?"));
-    SetupError(format!("unknown setting `{key}`: {hint}"))
+    SetupError::Unknown { key: key.to_owned(), hint }
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render;
 use dcqcn_support::sync::lock;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 
+use crate::Error;
 use crate::network::{Progress, SimError, Simulation};
 
 /// Interval between updates of the progress line and checks for Ctrl-C.
@@ -57,14 +57,11 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
 }
 
 /// Rejects runs that need more memory than is available, before the system ends the process.
-fn check_memory(needed_bytes: u64, available_bytes: Option<u64>) -> Result<()> {
+fn check_memory(needed_bytes: u64, available_bytes: Option<u64>) -> Result<(), Error> {
     match available_bytes {
-        Some(available_bytes) if needed_bytes > available_bytes => bail!(
-            "the flows and their dependencies need about {} of memory, and {} are available; simulate fewer flows, \
-             or fewer runs at a time (--threads)",
-            render::bytes(needed_bytes),
-            render::bytes(available_bytes)
-        ),
+        Some(available_bytes) if needed_bytes > available_bytes => {
+            Err(Error::Memory { needed_bytes, available_bytes })
+        }
         _ => Ok(()),
     }
 }
@@ -83,7 +80,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// `steps`: total of all calls; `threads`: cores, by default all.
-    pub(crate) fn new(steps: u64, threads: Option<u16>) -> Result<Self> {
+    pub(crate) fn new(steps: u64, threads: Option<u16>) -> Result<Self, Error> {
         let all = || thread::available_parallelism().map_or(1, usize::from);
         let interrupt = Interrupt::catch()?;
         let style = ProgressStyle::with_template("{wide_bar}  {percent:>3} %  {msg}{left}")?.with_key(
@@ -109,7 +106,7 @@ impl Pool {
         &self,
         scenarios: &[S],
         message: &dyn Fn(usize, u64) -> String,
-    ) -> Result<Vec<Option<Run<S::Outcome>>>> {
+    ) -> Result<Vec<Option<Run<S::Outcome>>>, Error> {
         Ok(self.results(scenarios, message)?.into_iter().collect::<Result<_, _>>()?)
     }
 
@@ -118,7 +115,7 @@ impl Pool {
         &self,
         scenarios: &[S],
         message: &dyn Fn(usize, u64) -> String,
-    ) -> Result<Results<S::Outcome>> {
+    ) -> Result<Results<S::Outcome>, Error> {
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (now_ns, left) = (AtomicU64::new(0), AtomicUsize::new(scenarios.len()));
         let done: Mutex<Results<S::Outcome>> = Mutex::new(scenarios.iter().map(|_| Ok(None)).collect());
@@ -155,7 +152,7 @@ impl Pool {
                 left.fetch_sub(1, Ordering::Relaxed);
             }
         };
-        thread::scope(|scope| -> Result<()> {
+        thread::scope(|scope| -> Result<(), Error> {
             let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
             while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
                 if self.interrupt.sleep(TICK)? {
@@ -192,7 +189,7 @@ impl Drop for Pool {
 pub(crate) fn run_all<S: Simulation>(
     scenarios: &[S],
     threads: Option<u16>,
-) -> Result<Vec<Option<Run<S::Outcome>>>> {
+) -> Result<Vec<Option<Run<S::Outcome>>>, Error> {
     let warnings: BTreeSet<String> = scenarios.iter().filter_map(Simulation::warning).collect();
     warnings.iter().for_each(|text| tracing::warn!("{text}"));
     let runs = scenarios.len();

@@ -1,12 +1,12 @@
 //! Sweeps: settings with several values each, and the simulations of all their combinations.
 
-use anyhow::Result;
 use dcqcn_params::Assignment;
 
-use super::knobs::{Requirement, SetupError, refuse_without_effect};
+use super::knobs::{Requirement, refuse_without_effect};
 use super::presets::{Setting, refuse_unread};
 use super::runs::{Run, run_all};
 use crate::network::Simulation;
+use crate::{Error, SetupError};
 
 pub trait SimulationSetup: Clone {
     type Simulation: Simulation;
@@ -15,7 +15,7 @@ pub trait SimulationSetup: Clone {
     ///
     /// # Errors
     /// The setting is unknown or has no effect, or the text is not a value of it.
-    fn apply(&mut self, setting: &Setting) -> Result<()>;
+    fn apply(&mut self, setting: &Setting) -> Result<(), SetupError>;
 
     fn changes(&self) -> &[Assignment];
 
@@ -26,7 +26,7 @@ pub trait SimulationSetup: Clone {
     ///
     /// # Errors
     /// Settings are inconsistent, a file cannot be read, or a value is out of range.
-    fn simulation(&self) -> Result<Self::Simulation>;
+    fn simulation(&self) -> Result<Self::Simulation, Error>;
 }
 
 pub struct SweptRun<S: SimulationSetup> {
@@ -41,17 +41,21 @@ pub struct SweptRun<S: SimulationSetup> {
 ///
 /// # Errors
 /// A setting is invalid, has no effect in all runs, or is out of range; or all runs fail.
-pub fn sweep<S: SimulationSetup>(base: &S, axes: &[Axis], threads: Option<u16>) -> Result<Vec<SweptRun<S>>> {
+pub fn sweep<S: SimulationSetup>(
+    base: &S,
+    axes: &[Axis],
+    threads: Option<u16>,
+) -> Result<Vec<SweptRun<S>>, Error> {
     let combinations = combinations(axes)?;
     let with = |settings: &Vec<Setting>| {
         let mut setup = base.clone();
         settings.iter().try_for_each(|setting| setup.apply(setting))?;
         Ok(setup)
     };
-    let setups: Vec<S> = combinations.iter().map(with).collect::<Result<_>>()?;
+    let setups: Vec<S> = combinations.iter().map(with).collect::<Result<_, SetupError>>()?;
     refuse_unread(setups.iter().flat_map(S::changes))?;
     refuse_without_effect(setups.iter().map(S::without_effect))?;
-    let simulations: Vec<S::Simulation> = setups.iter().map(S::simulation).collect::<Result<_>>()?;
+    let simulations: Vec<S::Simulation> = setups.iter().map(S::simulation).collect::<Result<_, Error>>()?;
     let runs = run_all(&simulations, threads)?;
     let inputs = combinations.into_iter().zip(setups).zip(simulations);
     let completed = inputs.zip(runs).filter_map(|(((settings, setup), simulation), run)| {
@@ -83,7 +87,7 @@ impl Axis {
     /// Reads `KEY=VALUE,VALUE,...`, as in `example`.
     pub(crate) fn parse(
         text: &str,
-        example: &str,
+        example: &'static str,
         separator: char,
         check: impl FnMut(&Setting) -> Result<(), SetupError>,
     ) -> Result<Self, SetupError> {
@@ -91,7 +95,7 @@ impl Axis {
         let (key, values) = text
             .split_once('=')
             .filter(is_given)
-            .ok_or_else(|| SetupError(format!("`{text}` is not KEY=VALUE,VALUE,..., as in `{example}`")))?;
+            .ok_or_else(|| SetupError::NoValues { text: text.to_owned(), example })?;
         let setting = |text: &str| Setting { key: key.trim().to_owned(), text: text.trim().to_owned() };
         let settings: Vec<Setting> = values.split(separator).map(setting).collect();
         settings.iter().try_for_each(check)?;
@@ -109,18 +113,14 @@ fn combinations(axes: &[Axis]) -> Result<Vec<Vec<Setting>>, SetupError> {
     for (index, axis) in axes.iter().enumerate() {
         let name = key(axis);
         if axes.iter().take(index).any(|before| key(before) == name) {
-            return Err(SetupError(format!(
-                "`{name}` is swept twice; specify all its values in one --sweep"
-            )));
+            return Err(SetupError::SweptTwice(name));
         }
     }
     let mut combinations = vec![Vec::new()];
     for axis in axes {
         let count = combinations.len() * axis.settings.len();
         if count > MAX_RUNS {
-            return Err(SetupError(format!(
-                "the sweep has at least {count} combinations; the maximum is {MAX_RUNS}"
-            )));
+            return Err(SetupError::Combinations(count));
         }
         let longer = |before: &Vec<Setting>| {
             let before = before.clone();

@@ -12,21 +12,20 @@ mod tests;
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use dcqcn_common::params::Config;
 use dcqcn_params::{Assignment, Profile, Settings, to_toml};
 use dcqcn_support::number::number;
-use dcqcn_support::render;
 use toml::Value;
 
 use self::evaluate::{Evaluator, Tried};
 use self::space::Space;
 use crate::fabric::FabricSetup;
-use crate::knobs::{SetupError, refuse_without_effect};
+use crate::knobs::refuse_without_effect;
 use crate::network::{Random, Scenario};
 use crate::runs::Pool;
 use crate::sweep::SimulationSetup as _;
+use crate::{Error, SetupError};
 pub use evaluate::{Bounds, Limits, Objective, Score};
 pub use report::{Row, TuneReport};
 
@@ -72,12 +71,13 @@ pub struct Task {
 
 impl Task {
     /// All workloads, without DCQCN settings, which each candidate adds.
-    fn setups(&self) -> Result<Vec<FabricSetup>> {
+    fn setups(&self) -> Result<Vec<FabricSetup>, Error> {
         let duration = self.setup.duration.or(Some(DURATION_NS));
         let base = FabricSetup { changes: Vec::new(), duration, ..self.setup.clone() };
         let mut setups = vec![base.clone()];
         for text in &self.also {
-            setups.push(other_workload(&base, text).with_context(|| format!("--also {text}"))?);
+            let failed = |error| Error::Also { text: text.clone(), source: Box::new(error) };
+            setups.push(other_workload(&base, text).map_err(failed)?);
         }
         // There is one score of many simulations, and only DCQCN is searched.
         for setup in &setups {
@@ -87,7 +87,9 @@ impl Task {
                 ("--target-delay", setup.target_delay),
             ];
             for (flag, given) in flags {
-                ensure!(given.is_none(), SetupError(format!("{flag} has no effect here: omit it")));
+                if given.is_some() {
+                    return Err(SetupError::OfOneRun(flag).into());
+                }
             }
         }
         refuse_without_effect(setups.iter().map(FabricSetup::without_effect))?;
@@ -99,21 +101,20 @@ impl Task {
     }
 
     /// The simulations of each workload with `count` seeds, from the setup's own seed plus an offset. Seeds wrap to 0.
-    fn workloads(&self, beyond: u64, count: u64) -> Result<Vec<Vec<Scenario>>> {
-        let of = |setup: &FabricSetup| -> Result<Vec<Scenario>> {
+    fn workloads(&self, beyond: u64, count: u64) -> Result<Vec<Vec<Scenario>>, Error> {
+        let of = |setup: &FabricSetup| -> Result<Vec<Scenario>, Error> {
             let first = setup.seed.unwrap_or(1).wrapping_add(beyond);
             let with =
                 |number| FabricSetup { seed: Some(first.wrapping_add(number)), ..setup.clone() }.scenario();
             (0..count).map(with).collect()
         };
-        let workloads: Vec<Vec<Scenario>> = self.setups()?.iter().map(of).collect::<Result<_>>()?;
+        let workloads: Vec<Vec<Scenario>> = self.setups()?.iter().map(of).collect::<Result<_, _>>()?;
         let mut rates = workloads.iter().flatten().map(host_rate_bps);
         let first = rates.next();
         // A topology from a file defines its own rates.
-        ensure!(
-            rates.all(|rate| Some(rate) == first),
-            "all hosts' links must have one rate, but the topologies of --topology and --also have several"
-        );
+        if rates.any(|rate| Some(rate) != first) {
+            return Err(SetupError::HostRates.into());
+        }
         Ok(workloads)
     }
 }
@@ -123,29 +124,28 @@ fn host_rate_bps(scenario: &Scenario) -> u64 {
 }
 
 /// Another workload between the same hosts.
-fn other_workload(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
+fn other_workload(base: &FabricSetup, text: &str) -> Result<FabricSetup, SetupError> {
     let other = base.with_effect(text)?;
     let is_same = (other.profile, other.control) == (base.profile, base.control) && other.changes.is_empty();
-    ensure!(is_same, "DCQCN is the same for all traffic; specify --profile and --set outside --also");
-    ensure!(
-        other.class == base.class,
-        "parameters are searched for one class; specify --class outside --also"
-    );
-    ensure!(
-        other.host_link == base.host_link,
-        "all hosts' links must have one rate; specify --host-link outside --also"
-    );
-    Ok(other)
+    let rules = [
+        (is_same, "DCQCN is the same for all traffic", "--profile and --set"),
+        (other.class == base.class, "parameters are searched for one class", "--class"),
+        (other.host_link == base.host_link, "all hosts' links must have one rate", "--host-link"),
+    ];
+    match rules.into_iter().find(|(is_kept, ..)| !is_kept) {
+        Some((_, problem, flags)) => Err(SetupError::NotAlso { problem, flags }),
+        None => Ok(other),
+    }
 }
 
 /// Searches parameters on `threads` cores, by default all, with progress on stderr. Ctrl-C ends the search early.
 ///
 /// # Errors
 /// The fabric cannot be simulated, nothing was finished, or the system has no file descriptor or thread left.
-pub fn tune(task: &Task, threads: Option<u16>) -> Result<TuneReport> {
+pub fn tune(task: &Task, threads: Option<u16>) -> Result<TuneReport, Error> {
     let searched = task.workloads(0, task.seeds)?;
     let checked = task.workloads(CHECK_SEED_OFFSET, task.check_seeds)?;
-    let base = searched.iter().flatten().next().context("no simulations; set --seeds to at least 1")?;
+    let base = searched.iter().flatten().next().ok_or(Error::NoSimulations)?;
     let (setup, rate_bps) = (&task.setup, host_rate_bps(base));
     let space = Space::new(setup, rate_bps)?;
     ensure_one_is_valid(&space, task, rate_bps)?;
@@ -161,14 +161,9 @@ pub fn tune(task: &Task, threads: Option<u16>) -> Result<TuneReport> {
 
     let configs: Vec<Config> =
         presets.iter().map(|preset| preset.settings.config(Some(rate_bps))).collect::<Result<_, _>>()?;
-    let scores =
-        first.scores(&configs, "presets")?.context("interrupted before the presets were simulated")?;
+    let scores = first.scores(&configs, "presets")?.ok_or(Error::Interrupted)?;
     if let Some((left, name)) = unfinished(&scores, &presets) {
-        bail!(
-            "no preset completes all flows in the simulated time (`{name}` leaves {left}); increase --duration (now {}) or \
-             use finite traffic",
-            render::ns(duration_ns)
-        );
+        return Err(Error::Incomplete { name: name.to_owned(), left, duration_ns });
     }
     let limits = task.limits.of(first.simulations(), &scores);
     let mut tried: Vec<Tried> = Vec::new();
@@ -205,7 +200,7 @@ pub fn tune(task: &Task, threads: Option<u16>) -> Result<TuneReport> {
 }
 
 /// Rejects settings that are invalid with all candidates, before any simulation.
-fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> {
+fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<(), Error> {
     let mut random = Random::new(task.search_seed);
     let mut last = Ok(());
     for _ in 0..MAX_DRAWS {
@@ -214,7 +209,7 @@ fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> 
             Err(error) => last = Err(error),
         }
     }
-    last.context("no candidate is valid with the given --profile and --set")
+    last.map_err(Error::NoCandidate)
 }
 
 /// The lowest number of incomplete flows among the presets, if all have some.
@@ -237,7 +232,7 @@ struct Candidates<'t> {
 
 impl Candidates<'_> {
     /// Simulates candidates up to the budget; fewer after Ctrl-C, or if no more are found.
-    fn search(&self, evaluator: &Evaluator<'_>, limits: &Bounds) -> Result<Vec<Tried>> {
+    fn search(&self, evaluator: &Evaluator<'_>, limits: &Bounds) -> Result<Vec<Tried>, Error> {
         let Task { budget, search_seed, .. } = *self.task;
         let mut random = Random::new(search_seed);
         let mut found: Vec<Tried> = Vec::new();
@@ -290,16 +285,12 @@ impl TuneReport {
     ///
     /// # Errors
     /// There is none, or it exceeds a limit.
-    pub fn fragment(&self, target: &FleetTarget) -> Result<String> {
-        let row = self.best().context("nothing was simulated")?;
+    pub fn fragment(&self, target: &FleetTarget) -> Result<String, Error> {
+        let row = self.best().ok_or(Error::Nothing)?;
         let broken = self.broken(row);
-        ensure!(
-            broken.is_empty(),
-            "the best result, `{}`, exceeds a limit: {}; increase --budget, --max-queue, --max-pauses, --max-drops or \
-             --duration",
-            row.name,
-            broken.join("; ")
-        );
+        if !broken.is_empty() {
+            return Err(Error::Limits { name: row.name.clone(), limits: broken.join("; ") });
+        }
         let mut text = format!("# {}.\n# {}\n", self.verdict(), summary(row));
         // Writing into a `String` cannot fail.
         let _ = write_group(&mut text, target);

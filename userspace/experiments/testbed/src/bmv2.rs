@@ -1,6 +1,5 @@
 //! BMv2 as the lab's switch.
 
-use anyhow::Result;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
 use dcqcn_netlink::Netns;
@@ -9,6 +8,7 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::{Bytes, Mac, Port, Prefix, Route};
 use dcqcn_p4::{self as p4, Plan, Process, Program, Session};
 
+use super::error::Result;
 use super::host::{Host, ROCE_TC};
 
 /// The receiver's port: the bottleneck.

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use anyhow::{Result, bail};
-use dcqcn_common::params::{Quantity, Unit};
+use dcqcn_common::params::Unit;
+use dcqcn_params::quantity::in_range;
 use dcqcn_support::render::{self, count};
 use serde::Serialize;
+
+use super::error::ConfigError;
 
 /// Maximum number of sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
 pub(crate) const MAX_SENDERS: u16 = 250;
@@ -96,7 +98,7 @@ impl IncastConfig {
     }
 
     /// Checks every field against its range.
-    pub fn validate(&self) -> Result<()> {
+    pub fn validate(&self) -> Result<(), ConfigError> {
         // Named as on the command line.
         let ranges: [(&str, u64, u64, u64, Unit); 11] = [
             ("senders", self.senders.into(), 1, MAX_SENDERS.into(), Unit::Count),
@@ -112,22 +114,16 @@ impl IncastConfig {
             ("tcp", self.tcp_flows.into(), 0, 64, Unit::Count),
         ];
         for (name, value, low, high, unit) in ranges {
-            if !(low..=high).contains(&value) {
-                let [value, low, high] = [value, low, high].map(|value| Quantity(value, unit));
-                bail!("{name} = {value} is out of range: {low} to {high}");
-            }
+            in_range(name, value, low..=high, unit)?;
         }
         if !matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096) {
-            bail!("mtu = {} is not an InfiniBand MTU: 256, 512, 1024, 2048 or 4096", self.mtu_bytes);
+            return Err(ConfigError::Mtu(self.mtu_bytes));
         }
         if self.bmv2 && self.mtu_bytes > Self::BMV2_MTU_BYTES {
-            bail!("mtu = {} is too large for BMv2's links: 256, 512 or 1024", self.mtu_bytes);
+            return Err(ConfigError::Bmv2Mtu(self.mtu_bytes));
         }
         if self.bmv2 && self.tcp_flows != 0 {
-            bail!(
-                "tcp = {} is not supported with BMv2, whose queues count packets; set it to 0",
-                self.tcp_flows
-            );
+            return Err(ConfigError::Bmv2Tcp(self.tcp_flows));
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, anyhow, bail};
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::Counters;
@@ -13,11 +12,12 @@ use dcqcn_loader::attach::{self, Attachment, Request};
 use dcqcn_loader::queues;
 use dcqcn_netlink::Netns;
 use dcqcn_netlink::tc::Handle;
-use dcqcn_params::{Assignment, Profile, QueuesChoice, Role, Settings};
+use dcqcn_params::{Assignment, Profile, QueuesChoice, Role, SetError, Settings};
 use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::bmv2::Probe;
+use super::error::{Error, Result};
 use super::host::{Host, ROCE_TC};
 use super::task::Task;
 use super::{ControlSample, QueuePair, Thresholds, Topology};
@@ -61,7 +61,8 @@ impl DataPlane {
     ) -> Result<AttachedPort> {
         let link_rate = [("link_rate", format!("{}bit", self.link_bps))];
         let changes = link_rate.iter().chain(changes);
-        let changes = changes.map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?;
+        let changes =
+            changes.map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, SetError>>()?;
         let settings = Settings {
             role: Some(role),
             profile: Some(Profile::Lab),
@@ -72,7 +73,10 @@ impl DataPlane {
         };
         let request = Request { iface: iface.to_owned(), settings: settings.then(self.settings.clone()) };
         let attached = netns.run(|| attach::attach(&request).and_then(|_| attach::open(iface)))?;
-        let Attachment { info, maps } = attached.with_context(|| format!("{} in {}", iface, netns.name()))?;
+        let Attachment { info, maps } = attached.map_err(|error| {
+            let (iface, netns, source) = (iface.to_owned(), netns.name().to_owned(), Box::new(error));
+            Error::Attach { iface, netns, source }
+        })?;
         let params = maps.params()?;
         let mut host = AttachedPort {
             netns: netns.try_clone()?,
@@ -95,7 +99,7 @@ impl DataPlane {
     pub(super) fn attach_port(&self, network: &Topology) -> Result<AttachedPort> {
         match self.attach_switch(network)? {
             AttachedSwitch::Linux { port, .. } => Ok(*port),
-            AttachedSwitch::Bmv2(_) | AttachedSwitch::Unseen => bail!("the switch is not Linux"),
+            AttachedSwitch::Bmv2(_) | AttachedSwitch::Unseen => Err(Error::NotLinux),
         }
     }
 
@@ -131,7 +135,7 @@ impl DataPlane {
         }
         for pair in queue_pairs {
             let sender = network.senders.iter().position(|sender| sender.address == pair.sender_address);
-            let sender = sender.ok_or_else(|| anyhow!("no sender has {}", pair.sender_address))?;
+            let sender = sender.ok_or(Error::NotSender(pair.sender_address))?;
             let receiver = QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn, vlan: 0 };
             all.flows.push((sender, FlowId { src: address(pair.sender_address), receiver }));
         }
@@ -142,9 +146,7 @@ impl DataPlane {
         let Some(switch) = &network.switch else { return Ok(AttachedSwitch::Unseen) };
         let Some(bmv2) = &switch.bmv2 else {
             if self.rp == RpLocation::Switch {
-                bail!(
-                    "a Linux switch cannot run the hosts' reaction points; use `--switch bmv2` or `--rp host`"
-                );
+                return Err(Error::RpInLinux);
             }
             let limit = ("wred.3.queue_limit", format!("{}B", switch.buffer_bytes));
             if switch.queues {
@@ -183,14 +185,14 @@ impl DataPlane {
 }
 
 /// Thresholds for BMv2's queue of 64 packets, as the profile's are for a buffer of hundreds.
-fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>> {
+fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>, SetError> {
     let changes = [
         ("link_rate", format!("{link_bps}bit")),
         ("wred.3.kmin", format!("{}B", buffer_bytes / 8)),
         ("wred.3.kmax", format!("{}B", buffer_bytes / 2)),
         ("wred.3.queue_limit", format!("{buffer_bytes}B")),
     ];
-    Ok(changes.iter().map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?)
+    changes.iter().map(|(key, value)| Assignment::new(key, value)).collect()
 }
 
 /// An attached interface; detached on drop.
@@ -220,7 +222,7 @@ impl AttachedPort {
 impl Drop for AttachedPort {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
-            tracing::warn!("{}", one_line(error.as_ref()));
+            tracing::warn!("{}", one_line(&error));
         }
     }
 }

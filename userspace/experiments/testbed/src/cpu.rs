@@ -1,8 +1,9 @@
 //! CPU utilisation of the machine.
 
-use anyhow::{Context as _, Result};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+
+use super::error::{Error, Result, failed};
 
 /// Measures the non-idle fraction of machine-wide CPU time, from `/proc/stat`.
 #[derive(Debug)]
@@ -55,12 +56,12 @@ impl OneCpu {
     /// Selects the first CPU that the thread may use.
     pub(crate) fn pin() -> Result<Self> {
         let this = Pid::from_raw(0);
-        let before = sched_getaffinity(this).context("cannot query the CPU affinity")?;
+        let before = sched_getaffinity(this).map_err(failed("query the CPU affinity"))?;
         let is_allowed = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
-        let first = (0..CpuSet::count()).find(is_allowed).context("no CPU is available")?;
+        let first = (0..CpuSet::count()).find(is_allowed).ok_or(Error::NoCpu)?;
         let mut one = CpuSet::new();
         one.set(first)?;
-        sched_setaffinity(this, &one).context("cannot set the CPU affinity")?;
+        sched_setaffinity(this, &one).map_err(failed("set the CPU affinity"))?;
         Ok(Self { before })
     }
 }

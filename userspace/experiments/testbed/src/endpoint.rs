@@ -2,12 +2,12 @@
 //!
 //! They implement RC only. Neither CE marks nor CNPs affect them: congestion control is left to the data plane below.
 
+use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use bytes::{Bytes, BytesMut};
 use dcqcn_common::layout::DSCPS;
 use dcqcn_common::wire::ecn::Ecn;
@@ -21,6 +21,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::frame::{Addresses, Body, IgnoreReason, MAX_OVERHEAD_BYTES, Path, Received};
 use super::rc::{Psn, Requester, RequesterConfig, RequesterStats, Responder};
+use crate::error::{Result, failed};
 use crate::host::{Host, ROCE_TC};
 use crate::record::{Answers, Binned, ReceivedRecord, SentRecord};
 use crate::socket::{HostSocket, Receive, Sent};
@@ -136,8 +137,8 @@ fn occupy_roce_port(host: &Host) -> Result<Option<UdpSocket>> {
         // The addresses in its packets are not the machine's, so its stack drops them.
         return Ok(None);
     }
-    let socket = UdpSocket::bind((host.address, ROCE_V2_PORT)).with_context(|| {
-        format!("cannot bind UDP port {ROCE_V2_PORT} of {} in {}", host.address, host.netns.name())
+    let socket = UdpSocket::bind((host.address, ROCE_V2_PORT)).map_err(|error| {
+        failed(format!("bind UDP port {ROCE_V2_PORT} of {} in {}", host.address, host.netns.name()))(error)
     })?;
     setsockopt(&socket, sockopt::RcvBuf, &0)?;
     Ok(Some(socket))
@@ -150,7 +151,7 @@ fn sleep_until(fds: &mut [PollFd<'_>], at_ns: u64) -> Result<()> {
     let timeout = PollTimeout::try_from(wait_ns.div_ceil(1_000_000)).unwrap_or(PollTimeout::ZERO);
     match poll(fds, timeout) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
-        Err(errno) => Err(errno).context("cannot wait for the endpoint's sockets"),
+        Err(errno) => Err(failed("wait for the endpoint's sockets")(errno)),
     }
 }
 
@@ -188,7 +189,7 @@ impl Flooder {
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<()> {
         schedule.wait_for_start();
         while !schedule.is_over() {
-            match self.socket.send(&self.frame).context("cannot send non-RoCE traffic")? {
+            match self.socket.send(&self.frame).map_err(failed("send non-RoCE traffic"))? {
                 Sent::Yes => {}
                 Sent::Full => sleep_until(&mut [poll_fd(&self.socket, PollFlags::POLLOUT)], u64::MAX)?,
                 Sent::Dropped => sleep_until(&mut [], monotonic_ns() + DROP_PAUSE_NS)?,
@@ -450,9 +451,9 @@ impl<'a> Sender<'a> {
                 if self.pauses.until_ns > monotonic_ns() {
                     continue;
                 }
-                qp.send(&mut self.frame).with_context(|| {
+                qp.send(&mut self.frame).map_err(|error| {
                     let (port, netns) = (&self.host.ifname, self.host.netns.name());
-                    format!("cannot send at {port} (network namespace: {netns})")
+                    failed(format!("send at {port} (network namespace: {netns})"))(error)
                 })?;
                 qp.note(schedule.elapsed_ns());
             }
@@ -511,7 +512,7 @@ impl<'a> Sender<'a> {
 
 impl ActiveQp {
     /// Sends as much as window and socket allow, up to a burst.
-    fn send(&mut self, frame: &mut BytesMut) -> Result<()> {
+    fn send(&mut self, frame: &mut BytesMut) -> io::Result<()> {
         for _ in 0..BURST {
             let sent_at_ns = monotonic_ns();
             if self.paused_until_ns > sent_at_ns || !self.socket.is_writable() {

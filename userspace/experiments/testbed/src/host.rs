@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use anyhow::{Result, bail};
 use dcqcn_netlink::{Netlink, Netns};
+
+use super::error::{Error, Result};
 
 /// Traffic class of the lab's RoCE: DSCP 26.
 pub(super) const ROCE_TC: usize = 3;
@@ -50,7 +51,7 @@ impl Host {
     ) -> Result<Self> {
         let link = netlink.link(name)?;
         let Some(mac) = link.mac.filter(|_| link.is_ethernet()) else {
-            bail!("{name} is not an Ethernet port");
+            return Err(Error::NotEthernet(name.to_owned()));
         };
         Ok(Self {
             netns: Netns::current()?,

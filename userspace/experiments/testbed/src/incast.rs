@@ -6,7 +6,6 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 use std::{panic, thread};
 
-use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
@@ -16,6 +15,7 @@ use super::config::IncastConfig;
 use super::control::{AttachedLab, DataPlane};
 use super::cpu::CpuMeter;
 use super::endpoint::{Flooder, QueuePair, Receiver, Schedule, Sender};
+use super::error::{Error, Result, failed};
 use super::frame;
 use super::host::Host;
 use super::rc::{Psn, RequesterConfig};
@@ -46,8 +46,7 @@ pub fn incast(
 ) -> Result<IncastReport> {
     if let Some(directory) = plots {
         // Reports an error before the traffic.
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
+        std::fs::create_dir_all(directory).map_err(failed(format!("create {}", directory.display())))?;
     }
     let interrupt = Interrupt::catch()?;
     let mut records = Vec::new();
@@ -78,7 +77,7 @@ pub(crate) fn run_incast(
 ) -> Result<RunRecord> {
     config.validate()?;
     progress.set_message("building the network");
-    let network = Topology::build(config, HostSpeed::Link).context("cannot build the lab's network")?;
+    let network = Topology::build(config, HostSpeed::Link).map_err(failed("build the lab's network"))?;
     run_in(config, &network, control, interrupt, progress)
 }
 
@@ -94,14 +93,14 @@ pub(crate) fn run_in(
     let mut attached = match control {
         Some(control) => {
             progress.set_message("attaching the data plane");
-            Some(control.attach(network, &queue_pairs).context("cannot attach the data plane")?)
+            Some(control.attach(network, &queue_pairs).map_err(failed("attach the data plane"))?)
         }
         None => None,
     };
     let record = traffic(config, network, &queue_pairs, attached.as_mut(), interrupt, progress);
     if let Some(attached) = attached {
         progress.set_message("detaching the data plane");
-        attached.detach().context("cannot detach the data plane")?;
+        attached.detach().map_err(failed("detach the data plane"))?;
     }
     record
 }
@@ -195,7 +194,7 @@ fn traffic(
         tcp_senders.into_iter().try_for_each(join)?;
         let samples = join(watch)?;
         if interrupted? {
-            bail!("interrupted");
+            return Err(Error::Interrupted);
         }
         let mut answers = Answers::NONE;
         sent.iter().for_each(|sent| answers.add(&sent.answers));
@@ -282,7 +281,7 @@ impl<'scope> LabThreads<'scope, '_> {
         thread::Builder::new()
             .name(name.to_owned())
             .spawn_scoped(self.scope, thread)
-            .with_context(|| format!("cannot start the thread {name}"))
+            .map_err(failed(format!("start the thread {name}")))
     }
 
     /// Starts both ends of each TCP flow: sender and receiver.

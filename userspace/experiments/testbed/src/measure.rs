@@ -3,7 +3,6 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_support::clock::monotonic_ns;
@@ -11,6 +10,7 @@ use dcqcn_support::clock::monotonic_ns;
 use super::bmv2::Probe;
 use super::control::AttachedLab;
 use super::endpoint::Schedule;
+use super::error::{Result, failed};
 use super::record::Sample;
 use super::topology::{ROCE, Switch};
 
@@ -79,7 +79,7 @@ pub(super) fn watch(
         let (backlog_bytes, drops) = bottleneck.read()?;
         let control = attached
             .as_mut()
-            .map(|attached| attached.sample().context("cannot read the data plane's state"))
+            .map(|attached| attached.sample().map_err(failed("read the data plane's state")))
             .transpose()?;
         samples.push(Sample { at_ns, backlog_bytes, drops: drops.saturating_sub(drops_before), control });
         let next_ns = schedule.start_ns + (at_ns / interval_ns + 1) * interval_ns;

@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use dcqcn_support::plot::{
-    AXIS, COLOURS, Chart, Curve, LEVEL, Line, MAX_LEGEND, largest, mean, thin_out, write_both,
+    AXIS, COLOURS, Chart, Curve, Error, LEVEL, Line, MAX_LEGEND, largest, mean, thin_out, write_both,
 };
 use dcqcn_support::render;
 use plotters::style::{Color, RGBColor};
@@ -19,9 +18,14 @@ const VIRTUAL_QUEUE: RGBColor = COLOURS[1];
 const NAMED_TCP: usize = 2;
 
 /// Writes `NAME.svg` and `NAME.png` to `directory`, which is created if necessary. The runs are stacked in order.
-pub(crate) fn write(directory: &Path, name: &str, title: &str, runs: &[RunRecord]) -> Result<[PathBuf; 2]> {
+pub(crate) fn write(
+    directory: &Path,
+    name: &str,
+    title: &str,
+    runs: &[RunRecord],
+) -> Result<[PathBuf; 2], Error> {
     let charts: Vec<Chart> = runs.iter().flat_map(|run| [rates(run), queue(run)]).collect();
-    Ok(write_both(directory, name, title, &charts)?)
+    write_both(directory, name, title, &charts)
 }
 
 fn chart(run: &RunRecord, caption: String, up: &'static str, top: f64, lines: Vec<Line>) -> Chart {

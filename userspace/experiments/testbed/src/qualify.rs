@@ -12,11 +12,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 use std::{env, fmt};
 
-use anyhow::{Context, Result, bail, ensure};
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::kernel_has_qdisc;
-use dcqcn_params::{Assignment, Profile, Settings, word};
+use dcqcn_params::{Assignment, Profile, SetError, Settings, word};
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render;
 use indicatif::ProgressBar;
@@ -25,6 +24,7 @@ use serde::Serialize;
 
 use super::config::IncastConfig;
 use super::cpu::OneCpu;
+use super::error::{ConfigError, Error, Result, failed};
 use super::incast::{progress_line, run_in};
 use super::record::RunRecord;
 use super::topology::{HostSpeed, Topology};
@@ -103,17 +103,15 @@ impl QualifyConfig {
     }
 
     /// Checks the options that a user chose.
-    pub fn validate(&self) -> Result<()> {
+    pub fn validate(&self) -> Result<(), ConfigError> {
         if let DeviceUnderTest::Ports(ports) = &self.against {
             if ports.len() < 2 {
-                bail!(
-                    "--against needs at least two ports, the last of which receives, as in `--against eth1,eth2`"
-                );
+                return Err(ConfigError::OnePort);
             }
             if let Some((_, twice)) =
                 ports.iter().enumerate().find(|(at, port)| ports.iter().take(*at).any(|other| other == *port))
             {
-                bail!("--against lists {twice} twice");
+                return Err(ConfigError::PortTwice(twice.clone()));
             }
         }
         self.incast.validate()
@@ -132,9 +130,7 @@ impl QualifyConfig {
             let mtu = netlink.link(port)?.mtu;
             let fits = |payload: &u32| payload + HEADERS_BYTES <= mtu;
             let Some(payload) = PAYLOADS.into_iter().find(fits) else {
-                bail!(
-                    "{port} has an MTU of {mtu}, which is too small for RoCE; run `ip link set {port} mtu 1500`"
-                );
+                return Err(Error::PortMtu { port: port.clone(), mtu });
             };
             config.incast.mtu_bytes = config.incast.mtu_bytes.min(payload);
         }
@@ -142,7 +138,7 @@ impl QualifyConfig {
     }
 
     /// The settings with their profile.
-    fn all_settings(&self) -> Result<Settings> {
+    fn all_settings(&self) -> Result<Settings, SetError> {
         let profile = match self.incast.link_bps {
             bps if bps > Profile::MAX_LAB_RATE_BPS => Profile::Paper,
             _ => Profile::Lab,
@@ -277,7 +273,7 @@ impl Bench<'_> {
             DeviceUnderTest::Ports(ports) => of_ports(ports, incast.flood),
             DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => Topology::build(incast, HostSpeed::Link),
         }
-        .context("cannot build the network")
+        .map_err(failed("build the network"))
     }
 
     /// One sender and the receiver, whose port has a buffer of `buffer_bytes`.
@@ -369,7 +365,7 @@ impl Bench<'_> {
             ("wred.3.ecn", "off".to_owned()),
         ];
         let changes = limits.iter().map(|(key, value)| Assignment::new(key, value));
-        let changes = changes.collect::<Result<_, _>>()?;
+        let changes = changes.collect::<Result<_, SetError>>()?;
         let settings = Settings { changes, ..Settings::default() }.then(self.config.settings.clone());
         let settings = self.settings.clone().then(settings);
         let alone = DataPlane { settings, hosts: false, ..self.data_plane() };
@@ -390,7 +386,7 @@ impl Bench<'_> {
             Some(_) => Some(self.data_plane().attach_port(&network)?),
             None => None,
         };
-        let [sender, ..] = network.senders.as_slice() else { bail!("no sender") };
+        let [sender, ..] = network.senders.as_slice() else { return Err(Error::NoSender) };
         let mut wire = Wire::open(sender, &network.receiver)?;
         let drain_bps = self.presumed.drain_rate_bps(super::host::ROCE_TC);
         let (rounds, is_slower) = (self.config.rounds, self.is_slower());
@@ -418,18 +414,13 @@ fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
         [senders @ .., receiver] if !flood && !senders.is_empty() => {
             Topology::of_ports(senders, None, receiver)
         }
-        _ => bail!("too few ports: {}", ports.join(", ")),
+        _ => Err(Error::TooFewPorts(ports.to_vec())),
     }
 }
 
 /// Rejects a user as whom every case would fail.
 fn check_user(user: Uid) -> Result<()> {
-    ensure!(
-        user.is_root(),
-        "cannot qualify as user {user}: it creates network namespaces and sends frames (CAP_SYS_ADMIN, CAP_NET_ADMIN, \
-         CAP_NET_RAW, CAP_BPF); run it as root"
-    );
-    Ok(())
+    if user.is_root() { Ok(()) } else { Err(Error::NotRoot(user)) }
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
@@ -12,6 +11,7 @@ use pnet_datalink::{
     Channel, ChannelType, Config, DataLinkReceiver, DataLinkSender, MacAddr, NetworkInterface,
 };
 
+use super::error::{Error, Result, failed};
 use super::host::Host;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +49,8 @@ impl HostSocket {
         send_buffer_bytes: usize,
         frame_bytes: usize,
     ) -> Result<Self> {
-        Self::try_open(host, receive, send_buffer_bytes, frame_bytes)
-            .with_context(|| format!("cannot open a raw socket at {} of {}", host.ifname, host.netns.name()))
+        let step = || format!("open a raw socket at {} of {}", host.ifname, host.netns.name());
+        Self::try_open(host, receive, send_buffer_bytes, frame_bytes).map_err(failed(step()))
     }
 
     fn try_open(host: &Host, receive: Receive, send_buffer_bytes: usize, frame_bytes: usize) -> Result<Self> {
@@ -84,7 +84,7 @@ impl HostSocket {
         };
         match pnet_datalink::channel(&interface, config)? {
             Channel::Ethernet(sender, receiver) => Ok(Self { sender, receiver, fd }),
-            _ => bail!("pnet opened a channel that is not Ethernet"),
+            _ => Err(Error::Channel),
         }
     }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use anyhow::{Context as _, Result, anyhow};
 use dcqcn_loader::attach::{self, Attachment};
 use dcqcn_loader::backlog;
 use dcqcn_loader::pacer::htb::Classes;
@@ -14,6 +13,8 @@ use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::monotonic_ns;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::error::{Error, Result, failed};
 
 /// A task of `dcqcn run`; stopped on drop.
 pub(super) struct Task {
@@ -32,7 +33,7 @@ impl Task {
             let timeout = PollTimeout::try_from(classes.until_next()).unwrap_or(PollTimeout::ZERO);
             match poll(&mut [PollFd::new(maps.cuts_fd()?, PollFlags::POLLIN)], timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => return Err(error).context("cannot wait for the data plane"),
+                Err(error) => return Err(failed("wait for the data plane")(error)),
             }
             let cuts = maps.cuts()?;
             Ok(classes.update(&netlink, || &maps, &cuts)?)
@@ -54,7 +55,7 @@ impl Task {
     pub(super) fn pfc_sender(netns: &Netns, iface: &str) -> Result<Self> {
         let Attachment { info, mut maps } = netns.run(|| attach::open(iface))??;
         let netlink = Netlink::connect_in(netns)?;
-        let socket = netns.run(PauseSocket::open)?.context("cannot send PFC frames")?;
+        let socket = netns.run(PauseSocket::open)?.map_err(failed("send PFC frames"))?;
         let mut sender = PfcSender::default();
         Ok(Self::start(move || {
             let now_ns = monotonic_ns();
@@ -89,14 +90,14 @@ impl Task {
     fn end(&mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        thread.join().map_err(|_| anyhow!("a background thread of the testbed panicked"))?
+        thread.join().map_err(|_| Error::Panicked)?
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::warn!("{}", one_line(error.as_ref()));
+            tracing::warn!("{}", one_line(&error));
         }
     }
 }

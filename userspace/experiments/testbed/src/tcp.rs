@@ -4,9 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-
 use super::endpoint::Schedule;
+use super::error::{Result, failed};
 use super::record::Binned;
 
 /// TCP port of the first flow; each has its own.
@@ -23,7 +22,7 @@ const fn port(flow: u16) -> u16 {
 /// Opens the receiving end of flow `flow`. The calling thread must be in the receiver's namespace.
 pub(super) fn listen(address: IpAddr, flow: u16) -> Result<TcpListener> {
     TcpListener::bind((address, port(flow)))
-        .with_context(|| format!("cannot listen on TCP port {} of {address}", port(flow)))
+        .map_err(failed(format!("listen on TCP port {} of {address}", port(flow))))
 }
 
 /// Receives a flow until the schedule ends. Returns the bytes that arrived, over time.
@@ -39,7 +38,7 @@ pub(super) fn receive(listener: &TcpListener, schedule: &Schedule<'_>) -> Result
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Err(error) => return Err(error).context("cannot accept a TCP flow"),
+            Err(error) => return Err(failed("accept a TCP flow")(error)),
         }
     };
     stream.set_nonblocking(false)?;
@@ -50,7 +49,7 @@ pub(super) fn receive(listener: &TcpListener, schedule: &Schedule<'_>) -> Result
             Ok(0) => break,
             Ok(bytes) => received.add(schedule.elapsed_ns(), bytes as u64),
             Err(error) if is_timeout(&error) => {}
-            Err(error) => return Err(error).context("cannot receive a TCP flow"),
+            Err(error) => return Err(failed("receive a TCP flow")(error)),
         }
     }
     Ok(received)
@@ -61,7 +60,7 @@ pub(super) fn send(receiver: IpAddr, flow: u16, schedule: &Schedule<'_>) -> Resu
     schedule.wait_for_start();
     let peer = SocketAddr::from((receiver, port(flow)));
     let mut stream = TcpStream::connect_timeout(&peer, Duration::from_secs(5))
-        .with_context(|| format!("cannot connect to {peer}"))?;
+        .map_err(failed(format!("connect to {peer}")))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     let buffer = vec![0x5a; BUFFER_BYTES];
     while !schedule.is_over() {
@@ -70,7 +69,7 @@ pub(super) fn send(receiver: IpAddr, flow: u16, schedule: &Schedule<'_>) -> Resu
             Err(error) if is_timeout(&error) => {}
             // The receiving end noticed the end of the schedule first.
             Err(error) if schedule.is_over() && is_closed(&error) => break,
-            Err(error) => return Err(error).context("cannot send a TCP flow"),
+            Err(error) => return Err(failed("send a TCP flow")(error)),
         }
     }
     Ok(())

@@ -17,16 +17,18 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use anyhow::{Context, Result, bail};
+use dcqcn_common::params::Unit;
 use dcqcn_loader::attach;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
 use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_params::quantity::in_range;
 use netlink_packet_route::tc::{TcFilterU32Option, TcHandle, TcU32Key, TcU32Selector, TcU32SelectorFlags};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::bmv2::Bmv2;
 use super::config::{IncastConfig, MAX_SENDERS};
+use super::error::{ConfigError, Error, Result, failed};
 use super::host::Host;
 
 pub(crate) const NETNS_PREFIX: &str = "dcqcn-lab-";
@@ -94,11 +96,10 @@ pub struct Topology {
 impl Topology {
     /// Builds the network, after removing the rest of a crashed lab.
     pub(crate) fn build(config: &IncastConfig, hosts: HostSpeed) -> Result<Self> {
-        if config.senders == 0 || config.senders > MAX_SENDERS {
-            bail!("senders = {} is out of range: 1 to {MAX_SENDERS}", config.senders);
-        }
+        in_range("senders", config.senders.into(), 1..=MAX_SENDERS.into(), Unit::Count)
+            .map_err(ConfigError::from)?;
         let lock = lock()?;
-        remove_namespaces().context("cannot remove the remains of an earlier lab")?;
+        remove_namespaces().map_err(failed("remove the remains of an earlier lab"))?;
         // From here on a failure removes what was built.
         let removal = Removal;
 
@@ -214,7 +215,7 @@ fn lock() -> Result<Flock<File>> {
         .write(true)
         .read(true)
         .open(LOCK_FILE)
-        .with_context(|| format!("cannot open {LOCK_FILE}: the lab must run as root"))?;
+        .map_err(failed(format!("open {LOCK_FILE}: the lab must run as root")))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(mut lock) => {
             lock.set_len(0)?;
@@ -223,7 +224,7 @@ fn lock() -> Result<Flock<File>> {
         }
         Err(_) => {
             let holder = fs::read_to_string(LOCK_FILE).unwrap_or_default();
-            bail!("another lab is running (process {}); wait for it or stop it", holder.trim())
+            Err(Error::Locked(holder.trim().to_owned()))
         }
     }
 }
@@ -243,7 +244,7 @@ fn create_netns(suffix: &str, ipv6: bool) -> Result<Netns> {
 /// Sets a network parameter of the calling thread's namespace.
 fn write_sysctl(name: &str, value: &str) -> Result<()> {
     let path = format!("/proc/sys/net/{name}");
-    fs::write(&path, value).with_context(|| format!("cannot write {value} to {path}"))
+    fs::write(&path, value).map_err(failed(format!("write {value} to {path}")))
 }
 
 fn port_name(subnet: u8) -> String {
@@ -365,7 +366,7 @@ fn classify_tcp(ifindex: u32, class: Handle) -> Result<()> {
                 .u32(&[TcFilterU32Option::ClassId(class), TcFilterU32Option::Selector(selector)])?
                 .execute()
                 .await
-                .context("cannot classify TCP: the kernel needs the u32 classifier (cls_u32)")?;
+                .map_err(failed("classify TCP: the kernel needs the u32 classifier (cls_u32)"))?;
         }
         Ok(())
     })

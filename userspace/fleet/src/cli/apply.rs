@@ -185,7 +185,7 @@ async fn begin(
     let mut rollout = plan(&next, &snapshot.members, &snapshot.desired_configs, &snapshot.hosts);
     let plan = Plan::new(&next, existing, &rollout, &snapshot);
     if dry_run {
-        return out.show(&plan);
+        return Ok(out.show(&plan)?);
     }
     if !store.begin(&next, &mut rollout, snapshot.rollout_revision()).await? {
         refuse_second(&store.snapshot().await?)?;
@@ -199,13 +199,14 @@ async fn begin(
                 "warning: no coordinator is running; start `dcqcn-fleet coordinate` to roll version {version} out"
             ));
         }
-        return out.show(&plan);
+        return Ok(out.show(&plan)?);
     }
     let is_json = out.is_json();
     // The rollout has begun: a plan that cannot be printed does not stop it.
     let shown = if is_json { Ok(()) } else { out.text(&plan).and_then(|()| out.finish()) };
     let outcome = execute(store, version, tick, is_json).await?;
-    show_end(version, outcome, out).and(shown)
+    show_end(version, outcome, out)?;
+    Ok(shown?)
 }
 
 /// Shows the outcome of a rollout. A rollback is an error.
@@ -217,7 +218,7 @@ fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output
     }
     // Takes precedence over a closed output, which may count as success.
     ensure!(is_done, "version {version} was rolled back: {reason}");
-    shown
+    Ok(shown?)
 }
 
 /// Executes the rollout of a version to its end, and prints its messages. A signal interrupts it, which is an error.

@@ -80,7 +80,7 @@ pub(super) async fn forget(mut store: Store, host: String, out: &mut Output<'_>)
         ensure!(is_free, "cannot forget {host}: it is part of the current rollout; wait for its end");
     }
     store.forget(&host, snapshot.revision).await?;
-    out.show_as(&BTreeMap::from([("host", &host)]), format_args!("{host}: records deleted\n"))
+    Ok(out.show_as(&BTreeMap::from([("host", &host)]), format_args!("{host}: records deleted\n"))?)
 }
 
 pub(super) async fn prune(mut store: Store, keep: usize, out: &mut Output<'_>) -> Result<()> {
@@ -109,7 +109,7 @@ pub(super) async fn prune(mut store: Store, keep: usize, out: &mut Output<'_>) -
     store.prune(&pruned, snapshot.revision).await?;
     let kept = known.len() - pruned.len();
     let text = format!("{} deleted, {kept} kept\n", count(pruned.len(), "version"));
-    out.show_as(&Pruned { pruned, kept }, text)
+    Ok(out.show_as(&Pruned { pruned, kept }, text)?)
 }
 
 #[derive(Serialize)]
@@ -121,7 +121,7 @@ struct Edited {
 /// `messages`: effects of the request, such as a wave that it approves.
 fn show_edited(version: u64, status: String, messages: Vec<String>, out: &mut Output<'_>) -> Result<()> {
     let text = format!("version {version}: {}\n", [messages, vec![status.clone()]].concat().join("; "));
-    out.show_as(&Edited { version, status }, text)
+    Ok(out.show_as(&Edited { version, status }, text)?)
 }
 
 #[derive(Serialize)]

@@ -183,7 +183,7 @@ impl Cli {
             Command::Config(command) => command.run(out),
             Command::Import(args) => args.run(out),
             Command::Export(args) => args.run(out),
-            Command::Generate(command) => command.run(out, described(), &pages::pages()?),
+            Command::Generate(command) => Ok(command.run(out, described(), &pages::pages()?)?),
         }
     }
 }

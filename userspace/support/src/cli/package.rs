@@ -4,11 +4,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
 use clap::{Command, Subcommand};
 use clap_complete::env::Shells;
 
-use crate::cli::Output;
+use crate::cli::{Error, Output, OutputError};
 
 /// Environment variable by which completion scripts query the command, as clap defines it.
 const COMPLETE_VARIABLE: &str = "COMPLETE";
@@ -39,23 +38,25 @@ pub enum GenerateCommand {
 }
 
 impl GenerateCommand {
-    pub fn run(self, out: &mut Output<'_>, command: Command, pages: &[Page]) -> anyhow::Result<()> {
+    pub fn run(self, out: &mut Output<'_>, command: Command, pages: &[Page]) -> Result<(), Error> {
         match self {
             Self::Man { dir } => {
-                let failed = || format!("cannot write the manual pages into {}", dir.display());
-                write_pages(&dir, command, pages).with_context(failed)?;
-                out.text(&format_args!("manual pages written to {}\n", dir.display()))
+                let text = format!("manual pages written to {}\n", dir.display());
+                write_pages(&dir, command, pages).map_err(|source| Error::Pages { dir, source })?;
+                Ok(out.text(&text)?)
             }
             Self::Completions { shell } => {
                 let name = command.get_name();
                 let shells = Shells::builtins();
-                let completer = shells.completer(&shell).ok_or_else(|| {
-                    let names: Vec<&str> = shells.names().collect();
-                    anyhow!("no completions for `{shell}`; supported shells are {}", names.join(", "))
-                })?;
+                let Some(completer) = shells.completer(&shell) else {
+                    let supported = shells.names().collect::<Vec<_>>().join(", ");
+                    return Err(Error::Shell { shell, supported });
+                };
                 let mut script = Vec::new();
-                completer.write_registration(COMPLETE_VARIABLE, name, name, name, &mut script)?;
-                Ok(out.writer().write_all(&script)?)
+                completer
+                    .write_registration(COMPLETE_VARIABLE, name, name, name, &mut script)
+                    .map_err(OutputError)?;
+                Ok(out.text(&String::from_utf8_lossy(&script))?)
             }
         }
     }

@@ -68,7 +68,7 @@ impl PushArgs {
             "switch at port {thrift_port}: {written} written, {modified} modified, {deleted} deleted, {unchanged} unchanged, \
              {cells} register cells; all verified; {queue_commands} queue settings written\n{not_in_p4}"
         );
-        out.show_as(&report, text)
+        Ok(out.show_as(&report, text)?)
     }
 }
 
@@ -109,7 +109,7 @@ impl CheckArgs {
             count(ports, "port"),
             count(entries, "table entry")
         );
-        out.show_as(&CheckReport { file, ports, entries }, text)
+        Ok(out.show_as(&CheckReport { file, ports, entries }, text)?)
     }
 }
 
@@ -141,7 +141,7 @@ impl GetArgs {
         let keys = if self.keys.is_empty() { Key::all().filter(is_shown).collect() } else { self.keys };
         let parameters: Vec<_> = keys.into_iter().map(|key| Parameter::new(key, &config)).collect();
         let text = Parameter::table(&parameters);
-        out.show_as(&GetReport { iface, parameters }, text)
+        Ok(out.show_as(&GetReport { iface, parameters }, text)?)
     }
 }
 
@@ -213,7 +213,7 @@ impl ReadArgs {
             }
         };
         let report = SwitchReport::read(&mut session, &program, &stored, port, self.all)?;
-        if out.is_json() { out.json(&report.to_json()) } else { out.text(&report) }
+        Ok(out.show_as(&report.to_json(), &report)?)
     }
 }
 

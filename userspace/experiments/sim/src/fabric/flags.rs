@@ -4,13 +4,12 @@ use std::fmt::{self, Display};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_params::quantity::{self, parse_time_ns};
 use dcqcn_params::{parse_word, word};
 
-use crate::knobs::SetupError;
+use crate::error::{Error, FaultProblem, SetupError};
 use crate::network::workload::{self, Collective};
 use crate::network::{Cables, Fault, FaultKind, StormAction, Topology, Watchdog};
 
@@ -60,67 +59,57 @@ impl FromStr for Shape {
 }
 
 impl Shape {
-    pub(super) fn build(&self, cables: Cables) -> Result<Topology> {
-        match self {
+    pub(super) fn build(&self, cables: Cables) -> Result<Topology, Error> {
+        Ok(match self {
             Self::LeafSpine([leaves, spines, hosts]) => {
-                Topology::leaf_spine(*leaves, *spines, *hosts, cables).map_err(usage)
+                Topology::leaf_spine(*leaves, *spines, *hosts, cables).map_err(SetupError::from)?
             }
             Self::FatTree([pods, tors, hosts]) => {
-                Topology::fat_tree(*pods, *tors, *hosts, cables).map_err(usage)
+                Topology::fat_tree(*pods, *tors, *hosts, cables).map_err(SetupError::from)?
             }
             Self::File(path) => {
                 let name = path.display().to_string();
                 let text = workload::text(path)?;
                 let is_toml = path.extension().is_some_and(|extension| extension == "toml");
-                Ok(if is_toml { Topology::parse(&name, &text)? } else { Topology::hpcc(&name, &text)? })
+                if is_toml { Topology::parse(&name, &text)? } else { Topology::hpcc(&name, &text)? }
             }
-        }
+        })
     }
 }
 
-/// The error of flags that are out of range or contradict each other.
-pub(super) fn usage(message: impl Display) -> anyhow::Error {
-    SetupError(message.to_string()).into()
-}
-
 /// `TIME,down,A,B`, `TIME,up,A,B`, `TIME,storm,HOST` or `TIME,calm,HOST`.
-pub(super) fn fault(text: &str, topology: &Topology, class: u8) -> Result<Fault> {
-    let syntax = || {
-        anyhow!(
-            "--fault {text}: write TIME,down,NODE,NODE or up, or TIME,storm,HOST or calm, as in `1ms,down,leaf0,spine1`"
-        )
-    };
+pub(super) fn fault(text: &str, topology: &Topology, class: u8) -> Result<Fault, FaultProblem> {
     let words: Vec<&str> = text.split(',').collect();
     let node = |name: &str| {
-        topology.node(name).with_context(|| {
-            let last = topology.names.last().map_or("", String::as_str);
-            format!("--fault {text}: no node `{name}`; nodes are `{}` to `{last}`", topology.name(0))
+        topology.node(name).ok_or_else(|| FaultProblem::NoNode {
+            name: name.to_owned(),
+            first: topology.name(0).to_owned(),
+            last: topology.names.last().cloned().unwrap_or_default(),
         })
     };
-    let at = |time: &str| parse_time_ns(time).with_context(|| format!("--fault {text}"));
     match words.as_slice() {
         [time, what @ ("down" | "up"), a, b] => {
             let ends = [node(a)?, node(b)?];
             let link =
                 topology.links.iter().position(|link| ends == [link.a, link.b] || ends == [link.b, link.a]);
-            let link =
-                link.with_context(|| format!("--fault {text}: {a} and {b} have no common link"))? as u32;
+            let no_link = || FaultProblem::NoLink { a: (*a).to_owned(), b: (*b).to_owned() };
+            let link = link.ok_or_else(no_link)? as u32;
             let kind = if *what == "up" { FaultKind::LinkUp(link) } else { FaultKind::LinkDown(link) };
-            Ok(Fault { at_ns: at(time)?, kind })
+            Ok(Fault { at_ns: parse_time_ns(time)?, kind })
         }
         [time, what @ ("storm" | "calm"), name] => {
             let host = node(name)?;
             if host >= topology.hosts {
-                bail!("--fault {text}: `{name}` is not a host");
+                return Err(FaultProblem::NotHost((*name).to_owned()));
             }
             let kind = if *what == "calm" {
                 FaultKind::StormEnds { host }
             } else {
                 FaultKind::StormBegins { host, classes: 1 << class }
             };
-            Ok(Fault { at_ns: at(time)?, kind })
+            Ok(Fault { at_ns: parse_time_ns(time)?, kind })
         }
-        _ => Err(syntax()),
+        _ => Err(FaultProblem::Syntax),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::Result;
 use dcqcn_support::plot::{COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out};
 use dcqcn_support::render::{self, count};
 
 use super::report::FabricReport;
+use crate::Error;
 use crate::network::{Fct, Samples, SwitchSamples};
 use crate::plot::{draw, time_axis};
 
@@ -15,7 +15,7 @@ const ROWS: usize = 32;
 /// Steps of the legend of depths.
 const STEPS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
-pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
+pub fn write_picture(path: &Path, report: &FabricReport) -> Result<(), Error> {
     let (hosts, switches) = (count(report.hosts, "host"), count(report.switches, "switch"));
     let title = format!("{hosts}, {switches}: {}", count(report.flows, "flow"));
     let mut charts = vec![slowdown(report)];

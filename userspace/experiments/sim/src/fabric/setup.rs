@@ -3,24 +3,23 @@
 use std::path::PathBuf;
 use std::str::FromStr as _;
 
-use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, value_parser};
-use dcqcn_common::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS};
-use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
-use dcqcn_params::{Assignment, Profile, parse_word, word};
-use dcqcn_support::causes::one_line;
+use dcqcn_common::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, Unit};
+use dcqcn_params::quantity::{in_range, parse_bytes, parse_rate_bps, parse_time_ns};
+use dcqcn_params::{Assignment, Profile, SettingsError, parse_word, word};
 use dcqcn_support::number::number;
 use serde_json::{Map, Value, json};
 
-use super::flags::{Choice, Format, Placement, Shape, Traffic, fault, on_off, share, usage, watchdog};
-use crate::knobs::{Requirement, SHORTHANDS, SetupError, parameters_without_effect, refuse};
+use super::flags::{Choice, Format, Placement, Shape, Traffic, fault, on_off, share, watchdog};
+use crate::knobs::{Requirement, SHORTHANDS, parameters_without_effect, refuse};
 use crate::network::workload::{self, Distribution, MAX_FLOWS, Poisson, Sizes, Workload};
 use crate::network::{
     Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Random, Recovery, Scenario,
-    Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd,
+    Schedule, SimError, StormAction, Threshold, Topology, Watchdog, WindowEnd,
 };
 use crate::presets::{Setting, config};
 use crate::sweep::{Axis, SimulationSetup};
+use crate::{Error, SetupError};
 
 const MS: u64 = 1_000_000;
 /// Interval between two samples for a plot, if they fit the limit.
@@ -175,8 +174,9 @@ struct OneFlag {
     setup: FabricSetup,
 }
 
-/// Prefix of errors.
-const REFUSED: &str = "cannot simulate this fabric";
+fn rejected(error: impl Into<SimError>) -> Error {
+    Error::Rejected { what: "fabric".to_owned(), source: Box::new(error.into()) }
+}
 
 impl FabricSetup {
     /// Applies one setting: a flag without its dashes, a DCQCN parameter, or `kmin`, `kmax` and `pmax` of the
@@ -184,7 +184,7 @@ impl FabricSetup {
     ///
     /// # Errors
     /// The setting is unknown, or the text is not a value of it.
-    pub fn set(&mut self, key: &str, text: &str) -> Result<()> {
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
         let short = SHORTHANDS.iter().find(|short| short.0 == key);
         if let Some((_, name, ..)) = short {
             let name = name.replacen('3', &self.class.unwrap_or(3).to_string(), 1);
@@ -201,29 +201,29 @@ impl FabricSetup {
         result.map_err(|error| {
             let error = error.to_string();
             let first = error.lines().next().unwrap_or_default();
-            anyhow::anyhow!("{key}={text}: {}", first.strip_prefix("error: ").unwrap_or(first))
+            let reason = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+            SetupError::Flag { key: key.to_owned(), text: text.to_owned(), reason }
         })
     }
 
     /// This setup with other settings on top: `KEY=VALUE,KEY=VALUE`, separated by `;` if a value contains commas.
-    pub fn with(&self, text: &str) -> Result<Self> {
+    pub fn with(&self, text: &str) -> Result<Self, SetupError> {
         let mut setup = self.clone();
         for setting in settings(text) {
-            let (key, value) = setting
-                .split_once('=')
-                .with_context(|| format!("`{setting}` is not KEY=VALUE, as in `workload=incast:16`"))?;
+            let (key, value) =
+                setting.split_once('=').ok_or_else(|| SetupError::NoValue(setting.to_owned()))?;
             setup.set(key.trim(), value.trim())?;
         }
         Ok(setup)
     }
 
     /// [`Self::with`], for settings that must all have an effect.
-    pub(crate) fn with_effect(&self, text: &str) -> Result<Self> {
+    pub(crate) fn with_effect(&self, text: &str) -> Result<Self, SetupError> {
         let setup = self.with(text)?;
         let keys: Vec<&str> =
             settings(text).filter_map(|setting| setting.split_once('=')).map(|(key, _)| key.trim()).collect();
         let is_its = |(flag, _): &&Requirement| keys.contains(&flag.trim_start_matches('-'));
-        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |ineffective| Ok(refuse(ineffective)?))
+        setup.without_effect().iter().find(is_its).map_or(Ok(setup), refuse)
     }
 
     /// A setting and its values, as in `kmax=400KB,1600KB`; values with commas are separated by `;`.
@@ -233,9 +233,7 @@ impl FabricSetup {
     pub fn axis(text: &str) -> Result<Axis, SetupError> {
         let separator = if text.contains(';') { ';' } else { ',' };
         let mut probe = Self::default();
-        Axis::parse(text, "kmax=400KB,1600KB", separator, |Setting { key, text }| {
-            probe.set(key, text).map_err(|error| SetupError(error.to_string()))
-        })
+        Axis::parse(text, "kmax=400KB,1600KB", separator, |Setting { key, text }| probe.set(key, text))
     }
 
     pub(crate) fn class(&self) -> u8 {
@@ -352,17 +350,17 @@ impl FabricSetup {
     ///
     /// # Errors
     /// Settings are inconsistent, a file cannot be read, or a value is out of range.
-    pub fn scenario(&self) -> Result<Scenario> {
+    pub fn scenario(&self) -> Result<Scenario, Error> {
         let host_rate_bps = self.host_link_bps();
         let switch_rate_bps = self.switch_link.unwrap_or(host_rate_bps);
         let cables = Cables { host_rate_bps, switch_rate_bps, delay_ns: self.delay_ns() };
         let class = self.class();
-        ensure!(class <= 7, usage(format_args!("class = {class} is out of range: 0 to 7")));
+        in_range("class", class.into(), 0..=7, Unit::Count).map_err(SetupError::from)?;
         let topology = self.shape().build(cables)?;
         let host_rate_bps = self.host_rate_bps(&topology);
         if !(MIN_RATE_BPS..=MAX_RATE_BPS).contains(&host_rate_bps) {
             // The error names the link or the host; that of a profile or of the load would not.
-            topology.validate().context(REFUSED)?;
+            topology.validate().map_err(rejected)?;
         }
         let workload = self.workload(&topology)?;
         let config = self.config(host_rate_bps)?;
@@ -377,12 +375,15 @@ impl FabricSetup {
             scenario.control = Control::Off;
         }
         // Must precede the computation of the fabric's round trip.
-        scenario.validate().context(REFUSED)?;
+        scenario.validate().map_err(rejected)?;
         scenario.control = self.control(&scenario);
         scenario.window_end = self.window_end.unwrap_or_default();
-        let faults = self.faults.iter().map(|text| fault(text, &scenario.topology, class));
-        scenario.faults = faults.collect::<Result<_>>().map_err(|error| usage(one_line(error.as_ref())))?;
-        scenario.validate().context(REFUSED)?;
+        let faults = self.faults.iter().map(|text| {
+            fault(text, &scenario.topology, class)
+                .map_err(|problem| SetupError::Fault { text: text.clone(), problem })
+        });
+        scenario.faults = faults.collect::<Result<_, _>>()?;
+        scenario.validate().map_err(rejected)?;
         Ok(scenario)
     }
 
@@ -391,18 +392,16 @@ impl FabricSetup {
         topology.host_rates_bps().first().copied().unwrap_or(self.host_link_bps())
     }
 
-    fn workload(&self, topology: &Topology) -> Result<Workload> {
+    fn workload(&self, topology: &Topology) -> Result<Workload, Error> {
         let (class, bytes, hosts) = (self.class(), self.size_bytes(), topology.hosts);
-        ensure!(bytes != 0, usage("size = 0B is out of range: at least 1B"));
+        if bytes == 0 {
+            return Err(SetupError::NoSize.into());
+        }
         Ok(match self.traffic() {
             Traffic::Incast(senders) => {
-                ensure!(
-                    (1..hosts).contains(&senders),
-                    usage(format_args!(
-                        "incast:{senders} is out of range: 1 to {}, as one of the {hosts} hosts receives",
-                        hosts.saturating_sub(1)
-                    ))
-                );
+                if !(1..hosts).contains(&senders) {
+                    return Err(SetupError::Senders { senders, hosts }.into());
+                }
                 Workload::incast(senders, bytes, class)
             }
             Traffic::Permutation => Workload::permutation(hosts, bytes, class, self.seed()),
@@ -421,29 +420,21 @@ impl FabricSetup {
                     seed: self.seed(),
                 };
                 let flows = spec.mean_flows(&sizes);
-                ensure!(
-                    flows <= MAX_FLOWS as f64,
-                    usage(format_args!(
-                        "about {flows:.0} flows would start: the limit is {MAX_FLOWS}; increase --size, or reduce --until or \
-                         --load"
-                    ))
-                );
+                if flows > MAX_FLOWS as f64 {
+                    return Err(SetupError::RandomFlows(flows.round() as u64).into());
+                }
                 let workload = Workload::poisson(&sizes, &spec);
-                ensure!(
-                    !workload.flows().is_empty(),
-                    usage("no flow starts before --until; increase --until or --load")
-                );
+                if workload.flows().is_empty() {
+                    return Err(SetupError::NoFlows.into());
+                }
                 workload
             }
             Traffic::Collective(collective) => {
                 let repeat = self.repeat.unwrap_or(1);
                 let flows = Workload::flows_of_collectives(collective, hosts.into(), repeat);
-                ensure!(
-                    flows <= MAX_FLOWS,
-                    usage(format_args!(
-                        "{flows} flows would be sent: the limit is {MAX_FLOWS}; reduce the hosts or --repeat"
-                    ))
-                );
+                if flows > MAX_FLOWS {
+                    return Err(SetupError::CollectiveFlows(flows).into());
+                }
                 let ranks = match self.placement.unwrap_or_default() {
                     Placement::InOrder => (0..hosts).collect(),
                     Placement::Random => shuffled(hosts, self.seed()),
@@ -483,7 +474,7 @@ impl FabricSetup {
     ///
     /// # Errors
     /// With DCQCN, the profile does not support such links; or the values are inconsistent.
-    pub(crate) fn config(&self, host_rate_bps: u64) -> Result<Config> {
+    pub(crate) fn config(&self, host_rate_bps: u64) -> Result<Config, SettingsError> {
         let profile = self.profile.unwrap_or(Profile::Hpcc);
         // Without DCQCN only WRED is used, whose thresholds do not depend on the range of links of the rate machine.
         let is_only_wred = profile == Profile::Hpcc && !self.is_dcqcn();
@@ -550,7 +541,7 @@ impl FabricSetup {
 impl SimulationSetup for FabricSetup {
     type Simulation = Scenario;
 
-    fn apply(&mut self, setting: &Setting) -> Result<()> {
+    fn apply(&mut self, setting: &Setting) -> Result<(), SetupError> {
         self.set(&setting.key, &setting.text)
     }
 
@@ -558,7 +549,7 @@ impl SimulationSetup for FabricSetup {
         &self.changes
     }
 
-    fn simulation(&self) -> Result<Scenario> {
+    fn simulation(&self) -> Result<Scenario, Error> {
         self.scenario()
     }
 

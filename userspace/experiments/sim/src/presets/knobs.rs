@@ -6,6 +6,7 @@ use dcqcn_params::Assignment;
 use dcqcn_params::quantity::{self, in_range};
 
 use super::{GroupSetup, Setup};
+use crate::SetupError;
 use crate::network::workload::MAX_FLOW_BYTES;
 use crate::network::{MAX_DELAY_NS, MAX_FRAME_BYTES, Marking, QueuePfc, Schedule, TcpLaw};
 use crate::star::{Class, MAX_BUFFER_BYTES, MAX_DURATION_NS, MAX_FLOWS};
@@ -36,10 +37,10 @@ impl<T> Knob<T> {
         let key = self.key;
         let number = if text == BULK && key == "size" { "0" } else { text };
         let value =
-            quantity::parse(number, self.unit).map_err(|source| SetupError(format!("{key} = {source}")))?;
+            quantity::parse(number, self.unit).map_err(|source| SetupError::Quantity { key, source })?;
         // 0 is the value of `bulk`.
         let min = if key == "size" && text != BULK { 1 } else { self.min };
-        in_range(key, value, min..=self.max, self.unit).map_err(|error| SetupError(error.to_string()))?;
+        in_range(key, value, min..=self.max, self.unit)?;
         (self.set)(target, value);
         Ok(())
     }
@@ -64,11 +65,6 @@ impl<T> Knob<T> {
         format!("{}{unit}", self.key.replace('-', "_"))
     }
 }
-
-/// Reason why a setting is rejected, with value and allowed range.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SetupError(pub String);
 
 pub type Requirement = (String, String);
 
@@ -123,8 +119,8 @@ pub(crate) fn refuse_without_effect(
 }
 
 /// Always fails.
-pub(crate) fn refuse<T>((flag, needs): &Requirement) -> Result<T, SetupError> {
-    Err(SetupError(format!("{flag} has no effect: it needs {needs}; add that or omit {flag}")))
+pub(crate) fn refuse<T>(requirement: &Requirement) -> Result<T, SetupError> {
+    Err(SetupError::Requires(requirement.clone()))
 }
 
 /// Unit and range of a value.

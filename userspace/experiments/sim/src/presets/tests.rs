@@ -1,4 +1,5 @@
 use dcqcn_common::params::{Quantity, Unit};
+use dcqcn_support::causes::one_line;
 
 use super::*;
 use crate::network::Simulation as _;
@@ -164,11 +165,11 @@ fn error_names_the_value_and_its_range() {
         ),
         (&["stop=50ms"], "all flows stop before the warm-up of 100ms ends"),
     ] {
-        let refused = format!("{:#}", setup(Preset::Incast, settings).star().unwrap_err());
+        let refused = one_line(&setup(Preset::Incast, settings).star().unwrap_err());
         assert!(refused.contains(expected), "{refused}");
     }
-    let late = setup(Preset::Incast, &["warm-up=1s"]).star().unwrap_err();
-    assert!(format!("{late:#}").contains("warm-up = 1s is out of range"), "{late:#}");
+    let late = one_line(&setup(Preset::Incast, &["warm-up=1s"]).star().unwrap_err());
+    assert!(late.contains("warm-up = 1s is out of range"), "{late}");
 }
 
 #[test]

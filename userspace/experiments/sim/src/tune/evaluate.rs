@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use dcqcn_common::params::Config;
 use dcqcn_params::Settings;
@@ -10,9 +9,9 @@ use dcqcn_params::quantity::parse_bytes;
 use dcqcn_support::render;
 use serde::Serialize;
 
-use crate::Run;
 use crate::network::{Fct, Outcome, Scenario};
 use crate::runs::Pool;
+use crate::{Error, Run};
 
 /// Metric of completion times to minimise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
@@ -219,9 +218,14 @@ pub(super) struct Evaluator<'p> {
 
 impl<'p> Evaluator<'p> {
     /// Sets up workloads, each with at least one simulation.
-    pub(super) fn new(pool: &'p Pool, workloads: Vec<Vec<Scenario>>, objective: Objective) -> Result<Self> {
-        let is_simulated = !workloads.is_empty() && workloads.iter().all(|seeds| !seeds.is_empty());
-        ensure!(is_simulated, "no simulations; set --seeds and --check-seeds to at least 1");
+    pub(super) fn new(
+        pool: &'p Pool,
+        workloads: Vec<Vec<Scenario>>,
+        objective: Objective,
+    ) -> Result<Self, Error> {
+        if workloads.is_empty() || workloads.iter().any(Vec::is_empty) {
+            return Err(Error::NoSimulations);
+        }
         Ok(Self { pool, workloads, objective })
     }
 
@@ -230,7 +234,7 @@ impl<'p> Evaluator<'p> {
     }
 
     /// Scores all configurations; `None` if interrupted.
-    pub(super) fn scores(&self, configs: &[Config], message: &str) -> Result<Option<Vec<Score>>> {
+    pub(super) fn scores(&self, configs: &[Config], message: &str) -> Result<Option<Vec<Score>>, Error> {
         let each = || self.workloads.iter().flatten();
         let with = |config: &Config| {
             let config = *config;

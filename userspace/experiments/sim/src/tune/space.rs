@@ -1,8 +1,7 @@
 //! Search space: a profile, and values that replace some of its parameters.
 
-use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use dcqcn_params::{Assignment, Key, Profile, Settings};
+use dcqcn_params::{Assignment, Key, Profile, Settings, UnknownKey};
 
 use crate::fabric::FabricSetup;
 use crate::network::Random;
@@ -46,13 +45,13 @@ pub(super) fn profiles(host_rate_bps: u64) -> Vec<Profile> {
 
 impl Space {
     /// The space for the class and the links of `setup`. Its profile and settings are not searched.
-    pub(super) fn new(setup: &FabricSetup, host_rate_bps: u64) -> Result<Self> {
+    pub(super) fn new(setup: &FabricSetup, host_rate_bps: u64) -> Result<Self, UnknownKey> {
         let profiles: Vec<Profile> = match setup.profile {
             Some(profile) => vec![profile],
             None => profiles(host_rate_bps),
         };
         let (class, k) = (setup.class(), host_rate_bps as f64 / REFERENCE_BPS);
-        let key = |name: &str| name.parse::<Key>().context("a searched parameter was renamed");
+        let key = |name: &str| name.parse::<Key>();
         let wred = |name: &str| key(&format!("wred.{class}.{name}"));
         let (kmin, ai_rate) = (wred("kmin")?, key("rpg_ai_rate")?);
         let table = [

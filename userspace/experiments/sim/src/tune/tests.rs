@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use dcqcn_support::causes::one_line;
+
 use super::*;
 use crate::fabric::setup;
 
@@ -124,16 +126,16 @@ fn inconsistent_settings_rejected() {
     ] {
         let also = also.replace("TOPOLOGY", slow.to_str().unwrap());
 
-        let refused = tune(&Task { also: vec![also], ..task(SMALL) }, Some(1)).unwrap_err();
-        assert!(format!("{refused:#}").contains(expected), "{refused:#}");
+        let refused = one_line(&tune(&Task { also: vec![also], ..task(SMALL) }, Some(1)).unwrap_err());
+        assert!(refused.contains(expected), "{refused}");
     }
     for (line, expected) in [
         ("--set wred.3.kmin=30KB --set wred.3.kmax=20KB", "wred.3.kmin = 30KB is above wred.3.kmax = 20KB"),
         ("--profile hpcc --host-link 1gbit", "profile `hpcc` is for links of 10gbit and more"),
         ("--duration 10us", "no preset completes all flows in the simulated time (`"),
     ] {
-        let refused = tune(&task(&format!("{SMALL} {line}")), Some(1)).unwrap_err();
-        assert!(format!("{refused:#}").contains(expected), "{refused:#}");
+        let refused = one_line(&tune(&task(&format!("{SMALL} {line}")), Some(1)).unwrap_err());
+        assert!(refused.contains(expected), "{refused}");
     }
     // Settings invalid with all profiles may be valid with a candidate.
     for line in
@@ -183,8 +185,8 @@ fn incompatible_extra_traffic_rejected() {
         ("--base-rtt 1us", "load=30%", "--base-rtt has no effect here: omit it"),
         ("--target-delay 1us", "load=30%", "--target-delay has no effect here: omit it"),
     ] {
-        let refused = with(line, &[also]).workloads(0, 1).unwrap_err();
-        assert!(format!("{refused:#}").contains(expected), "{line} {also}: {refused:#}");
+        let refused = one_line(&with(line, &[also]).workloads(0, 1).unwrap_err());
+        assert!(refused.contains(expected), "{line} {also}: {refused}");
     }
     // Flags of one workload do not affect another.
     for (line, also) in [

@@ -1,6 +1,5 @@
 //! N:1 at full load: no losses, no retransmissions, classes with their shares, replies in their classes.
 
-use anyhow::Result;
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{Config, SCHEDULER_STRICT};
 use dcqcn_support::render;
@@ -9,6 +8,7 @@ use dcqcn_support::statistics::jain_index;
 use super::report::Checks;
 use crate::config::IncastConfig;
 use crate::endpoint::ROCE_DSCP;
+use crate::error::ConfigError;
 use crate::host::ROCE_TC;
 use crate::record::{Answers, Binned, RunRecord, SentRecord};
 
@@ -196,7 +196,12 @@ pub(super) fn unpaused(checks: &mut Checks, record: &RunRecord, switch: KnownSwi
 }
 
 /// The incast of both cases. Without PFC the port's buffer has to hold all data in flight.
-pub(super) fn config(base: &IncastConfig, qps: u16, message_bytes: u32, flood: bool) -> Result<IncastConfig> {
+pub(super) fn config(
+    base: &IncastConfig,
+    qps: u16,
+    message_bytes: u32,
+    flood: bool,
+) -> Result<IncastConfig, ConfigError> {
     let config = IncastConfig { qps_per_sender: qps, message_bytes, flood, ..base.clone() };
     config.validate()?;
     Ok(config)

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use dcqcn_common::params::{Config, WredConfig};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
@@ -14,6 +13,7 @@ use dcqcn_support::render;
 use super::incast::UNCONGESTED;
 use super::report::Checks;
 use super::wire::{FRAME_BYTES, Wire};
+use crate::error::{Error, Result};
 use crate::host::ROCE_TC;
 use crate::rc::Psn;
 
@@ -197,8 +197,7 @@ pub(super) fn run(
     let wred = &config.wred[ROCE_TC];
     let most = MAX_PACKETS * FRAME_BYTES;
     if wred.kmax_bytes > most / 2 {
-        let (kmax, most) = (render::bytes(wred.kmax_bytes), render::bytes(most / 2));
-        bail!("Kmax = {kmax} is out of range: at most {most}, as a round would have too many packets");
+        return Err(Error::Kmax { kmax_bytes: wred.kmax_bytes, most_bytes: most / 2 });
     }
     let enough_bytes = wred.kmax_bytes + PACKETS_ABOVE_KMAX * FRAME_BYTES;
     let mut tally = Tally::default();
@@ -227,7 +226,7 @@ pub(super) fn run(
         // The queue is empty again, and so is the virtual one.
         let left_ns = (begun_ns + empty_in_ns * 11 / 10).saturating_sub(monotonic_ns());
         if interrupt.sleep(Duration::from_nanos(left_ns))? {
-            bail!("interrupted");
+            return Err(Error::Interrupted);
         }
     }
     if !can_congest && tally.marked() == 0 && tally.lost == 0 {

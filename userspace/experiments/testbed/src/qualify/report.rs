@@ -8,6 +8,7 @@ use dcqcn_support::render::Table;
 use serde::Serialize;
 
 use super::Case;
+use crate::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -59,8 +60,8 @@ impl Checks {
         self.of(what, "at least 1".to_owned(), found.to_string(), found != 0);
     }
 
-    pub(super) fn not_run(&mut self, what: &str, why: &anyhow::Error) {
-        self.of(what, "yes".to_owned(), one_line(why.as_ref()), false);
+    pub(super) fn not_run(&mut self, what: &str, why: &Error) {
+        self.of(what, "yes".to_owned(), one_line(why), false);
     }
 
     pub(super) fn skip(&mut self, what: &str, why: impl Into<String>) {

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::pfc::{FRAME_LEN, PfcRepr, QUANTUM_BITS};
@@ -22,6 +21,7 @@ use super::report::Checks;
 use super::wire::Wire;
 use super::{Bench, DeviceUnderTest, on_path};
 use crate::DataPlane;
+use crate::error::{Error, Result, failed};
 use crate::host::{Host, ROCE_TC};
 use crate::rc::Psn;
 use crate::socket::{HostSocket, Receive};
@@ -56,7 +56,7 @@ pub(super) fn run(bench: &Bench<'_>, checks: &mut Checks) -> Result<()> {
     let times = times.map(|(found, over)| (Duration::from_nanos(found), Duration::from_nanos(over)));
     let (detection, restoration) = times.unwrap_or((DETECTION, 2 * DETECTION));
     let network = bench.pair(LINK_BPS, bench.config.incast.buffer_bytes)?;
-    let [sender, ..] = network.senders.as_slice() else { bail!("no sender") };
+    let [sender, ..] = network.senders.as_slice() else { return Err(Error::NoSender) };
     let mut attached = None;
     let mut running = None;
     if let (true, Some(daemon)) = (in_lab, daemon) {
@@ -92,7 +92,7 @@ impl Running {
     fn start(host: &Host, program: PathBuf) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["run", &host.ifname]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self(host.netns.run(move || command.spawn())?.context("cannot start `dcqcn run`")?))
+        Ok(Self(host.netns.run(move || command.spawn())?.map_err(failed("start `dcqcn run`"))?))
     }
 }
 
@@ -129,7 +129,7 @@ impl Storm {
 
     /// Pauses continuously while `work` runs, then resumes.
     fn during<T: Send>(&mut self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        self.socket.send(&self.pause).context("cannot send PFC")?;
+        self.socket.send(&self.pause).map_err(failed("send PFC"))?;
         let stop = AtomicBool::new(false);
         let result = thread::scope(|scope| {
             let worker = scope.spawn(|| {
@@ -139,11 +139,11 @@ impl Storm {
             });
             while !stop.load(Ordering::Relaxed) && !worker.is_finished() {
                 thread::sleep(self.lasts / 4);
-                self.socket.send(&self.pause).context("cannot send PFC")?;
+                self.socket.send(&self.pause).map_err(failed("send PFC"))?;
             }
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        self.socket.send(&self.resume).context("cannot send PFC")?;
+        self.socket.send(&self.resume).map_err(failed("send PFC"))?;
         result
     }
 }

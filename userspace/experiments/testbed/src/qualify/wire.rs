@@ -3,11 +3,11 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use bytes::{Bytes, BytesMut};
 use dcqcn_support::clock::monotonic_ns;
 
 use crate::endpoint::QueuePair;
+use crate::error::{Result, failed};
 use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
 use crate::host::Host;
 use crate::rc::{Psn, Segment, WritePacket};
@@ -73,7 +73,7 @@ impl Wire {
         loop {
             let sent_at_ns = monotonic_ns();
             path.write_request(&mut self.frame, &packet, sent_at_ns);
-            match self.from.send(&self.frame).context("cannot send")? {
+            match self.from.send(&self.frame).map_err(failed("send"))? {
                 Sent::Yes => return Ok(sent_at_ns),
                 Sent::Full | Sent::Dropped => thread::sleep(TICK),
             }

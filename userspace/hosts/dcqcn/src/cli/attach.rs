@@ -136,7 +136,7 @@ fn show<T: Serialize + fmt::Display>(
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for (request, result) in requests.iter().zip(results) {
         match result {
-            Ok(result) if is_one => return out.show(&result),
+            Ok(result) if is_one => return Ok(out.show(&result)?),
             Err(error) if is_one => return Err(error.into()),
             Ok(result) => done.push(result),
             Err(error) => failed.push(failure(error, &request.iface)),

@@ -59,7 +59,7 @@ impl ConfigCommand {
             Self::Check(args) => args.run(out),
             Self::Apply(args) => args.run(out),
             Self::Profile(command) => command.run(out),
-            Self::Schema => out.document(&params::schema()),
+            Self::Schema => Ok(out.document(&params::schema())?),
         }
     }
 }
@@ -85,9 +85,9 @@ impl ExampleArgs {
         let config = profile::config_of(self.profile, self.link_rate)?;
         if out.is_json() {
             let parameters: Vec<_> = Key::all().map(|key| Parameter::new(key, &config)).collect();
-            out.json(&serde_json::json!({ "parameters": parameters }))
+            Ok(out.json(&serde_json::json!({ "parameters": parameters }))?)
         } else {
-            out.text(&params::example(&config))
+            Ok(out.text(&params::example(&config))?)
         }
     }
 }
@@ -112,7 +112,7 @@ impl CheckArgs {
         if let Err(error) = &seen {
             tracing::warn!(%error, "file not compared with this host's interfaces");
         }
-        out.show(&CheckReport::new(self.file.display().to_string(), &config, seen.is_ok()))
+        Ok(out.show(&CheckReport::new(self.file.display().to_string(), &config, seen.is_ok()))?)
     }
 }
 
@@ -316,7 +316,7 @@ impl ApplyArgs {
             *config = attach::revise(&request(info)?, info, config)?;
             Ok(())
         })?;
-        out.show(&Changed::new(ChangeReport::of_differences(&changes), &changes, change_mode))
+        Ok(out.show(&Changed::new(ChangeReport::of_differences(&changes), &changes, change_mode))?)
     }
 }
 

@@ -199,11 +199,11 @@ impl ShowArgs {
             replace(path, toml.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let file = path.map(|path| path.display().to_string());
-        match (&file, out.is_json()) {
+        Ok(match (&file, out.is_json()) {
             (_, true) => out.json(&ShowReport { iface: &iface, file, toml: &toml }),
             (Some(file), false) => out.text(&format!("{iface}: written to {file}\n")),
             (None, false) => out.text(&toml),
-        }
+        }?)
     }
 }
 

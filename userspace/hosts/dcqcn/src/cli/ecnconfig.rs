@@ -189,7 +189,8 @@ impl EcnconfigArgs {
                 classes.clone().try_for_each(|tc| self.apply(tc, config))
             })?;
             let ignored = self.without_effect().iter().any(Option::is_some);
-            return out.show(&Report::Changed { changed: ChangeReport::of_differences(&changes), ignored });
+            let changed = ChangeReport::of_differences(&changes);
+            return Ok(out.show(&Report::Changed { changed, ignored })?);
         }
         if let Some(switch) = self.switch {
             let ifaces = targets::names(Vec::new(), true)?;
@@ -197,8 +198,8 @@ impl EcnconfigArgs {
                 classes_of(config, &self.queues)
                     .try_for_each(|tc| Ok(wred(tc, "ecn")?.set(config, u64::from(switch == Switch::On))?))
             })?;
-            return out
-                .show(&Report::Changed { changed: ChangeReport::of_differences(&changes), ignored: false });
+            let changed = ChangeReport::of_differences(&changes);
+            return Ok(out.show(&Report::Changed { changed, ignored: false })?);
         }
         let (configs, failed) = targets::configs(Vec::new(), true)?;
         let report = if self.list { list(&configs, verbose) } else { queues(&configs, &self.queues) };

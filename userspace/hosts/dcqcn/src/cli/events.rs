@@ -233,7 +233,7 @@ fn show_packets(
         for (packets, iface) in &mut sources {
             for row in packets.read().iter().filter_map(|line| PacketRow::read(iface, line)) {
                 if left == 0 {
-                    return out.finish();
+                    return Ok(out.finish()?);
                 }
                 out.line(&row)?;
                 left -= 1;
@@ -281,13 +281,13 @@ impl LogArgs {
         if self.here {
             contents.entries.retain(|entry| entry.author.netns == here);
         }
-        out.show(&LogReport::new(
+        Ok(out.show(&LogReport::new(
             log.path().display().to_string(),
             contents,
             self.iface.map(resolve_altname).as_deref(),
             self.last.map(NonZeroUsize::get),
             here,
-        ))
+        ))?)
     }
 }
 

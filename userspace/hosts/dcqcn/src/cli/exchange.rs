@@ -85,11 +85,11 @@ impl ImportArgs {
         match self.format {
             ImportFormat::Sonic => {
                 let port = self.port.context("--port names the switch's port")?;
-                out.show(&import_sonic(&path, &port, iface, change_mode)?)
+                Ok(out.show(&import_sonic(&path, &port, iface, change_mode)?)?)
             }
             ImportFormat::Nvidia => {
                 let port = self.port.map(|port| adapter_port(&port)).transpose()?;
-                out.show(&import_nvidia(&path, port, iface, change_mode)?)
+                Ok(out.show(&import_nvidia(&path, port, iface, change_mode)?)?)
             }
         }
     }
@@ -291,14 +291,14 @@ impl ExportArgs {
                 let export = nvidia::export(&config()?);
                 export.notes.iter().for_each(warn);
                 if self.out.is_none() {
-                    return out.show(&export);
+                    return Ok(out.show(&export)?);
                 }
                 export.to_string()
             }
         };
-        let Some(path) = self.out else { return out.text(&text) };
+        let Some(path) = self.out else { return Ok(out.text(&text)?) };
         replace(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
-        out.show(&Written { iface: &iface, file: path.display().to_string() })
+        Ok(out.show(&Written { iface: &iface, file: path.display().to_string() })?)
     }
 }
 

@@ -137,7 +137,7 @@ impl GetArgs {
             "no parameter matches all of --group, --tc and the names; omit one of them"
         );
         if let ([one], true) = (interfaces.as_slice(), failed.is_empty()) {
-            return out.show(one);
+            return Ok(out.show(one)?);
         }
         let is_partially_done = !interfaces.is_empty();
         targets::show(out, &GetReports { interfaces }, failed, is_partially_done)
@@ -263,7 +263,7 @@ impl SetArgs {
             Some(_) => ChangeReport::of_differences(&changed),
             None => ChangeReport::of_keys(&changed, &keys),
         };
-        out.show(&Changed::new(report, &changed, change_mode))
+        Ok(out.show(&Changed::new(report, &changed, change_mode))?)
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) enum ProfileCommand {
 impl ProfileCommand {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         match self {
-            Self::List => out.show(&ListReport::new()),
+            Self::List => Ok(out.show(&ListReport::new())?),
             Self::Show(args) => args.run(out),
         }
     }
@@ -90,7 +90,7 @@ pub(super) struct ShowArgs {
 impl ShowArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let config = config_of(self.name, self.link_rate)?;
-        out.show(&ShowReport::new(self.name, self.link_rate, &config))
+        Ok(out.show(&ShowReport::new(self.name, self.link_rate, &config))?)
     }
 }
 

@@ -65,7 +65,7 @@ impl FlowsArgs {
             return command.run(out);
         }
         let iface = self.iface.context("an interface is required")?;
-        out.show(&FlowsReport::read(&attach::open(&iface)?)?)
+        Ok(out.show(&FlowsReport::read(&attach::open(&iface)?)?)?)
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) struct CountersArgs {
 impl CountersArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let report = CountersReport::read(&attach::open(&self.iface)?, self.all)?;
-        out.show_as(&report.to_json(), &report)
+        Ok(out.show_as(&report.to_json(), &report)?)
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) struct QueuesArgs {
 
 impl QueuesArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        out.show(&QueuesReport::new(&Reading::without_flows(&self.iface)?, self.all))
+        Ok(out.show(&QueuesReport::new(&Reading::without_flows(&self.iface)?, self.all))?)
     }
 }
 
@@ -262,7 +262,7 @@ impl ListArgs {
 fn list(iface: String, out: &mut Output<'_>) -> anyhow::Result<()> {
     let maps = attach::open(&iface)?.maps;
     let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
-    out.show(&PairReport { iface, pairs: PairRow::sorted(&pairs) })
+    Ok(out.show(&PairReport { iface, pairs: PairRow::sorted(&pairs) })?)
 }
 
 #[derive(Serialize)]

@@ -144,7 +144,7 @@ impl PrepareArgs {
         let iface = resolve_altname(iface);
         let drop_in = if networkd { Some(attach::write_networkd(&iface)?) } else { None };
         let done = attach::prepare(&iface, interrupt)?;
-        out.show(&PrepareReport { iface, done, drop_in })
+        Ok(out.show(&PrepareReport { iface, done, drop_in })?)
     }
 }
 
@@ -176,7 +176,7 @@ pub(super) struct GcArgs {}
 impl GcArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         // Changes not confirmed in time were reverted before, as by every command.
-        out.show(&GcReport { freed: attach::gc(|_| true)? })
+        Ok(out.show(&GcReport { freed: attach::gc(|_| true)? })?)
     }
 }
 

@@ -1,3 +1,5 @@
+use dcqcn_support::causes::one_line;
+
 use super::*;
 use crate::network::Simulation as _;
 
@@ -90,7 +92,7 @@ fn inconsistent_settings_rejected() {
         ),
         ("--workload hpcc:/none", "/none: cannot be read"),
     ] {
-        let refused = format!("{:#}", setup(flags).scenario().unwrap_err());
+        let refused = one_line(&setup(flags).scenario().unwrap_err());
         assert!(refused.starts_with(expected), "{refused}");
     }
 }
