@@ -83,6 +83,8 @@ fn option_out_of_range_is_wrong_usage() {
         ("sim fabric --admission-turn 64KB", "--admission-turn has no effect: it needs --admission"),
         ("sim incast --set fast_cnp=on", "fast_cnp has no effect"),
         ("tune --set fast_cnp=on", "fast_cnp has no effect"),
+        ("tune --also load", "`load` is not KEY=VALUE"),
+        ("sim incast --size 1MB --block 16KB", "more than one of size, block and flow-sizes"),
         ("replay x.pcap --hook egress --out - --json", "omit one"),
         ("sim incast --csv - --json", "omit one"),
         ("sim fabric --csv - --json", "omit one"),
