@@ -8,7 +8,6 @@ mod lease;
 mod order;
 pub(crate) mod rates;
 
-use anyhow::Error;
 use dcqcn_control_api::{ClientError, Status};
 use tokio::sync::watch;
 
@@ -43,7 +42,7 @@ struct Agent {
 /// Runs until it is dropped, unless another agent controls the daemon. Other failures are logged and retried.
 pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
     let mut agent = Agent::new(options.clone());
-    agent.daemon.claim().map_err(Error::msg)?;
+    agent.daemon.claim()?;
     let (sender, mut latest) = watch::channel(LatestOrder::default());
     let (period_sender, fleet) = watch::channel(None);
     let watching = order::follow(store.clone(), options.host.clone(), sender, period_sender);
@@ -94,7 +93,7 @@ impl Agent {
         let mut failing: Vec<String> = latest.problem.clone().into_iter().collect();
         // One that was removed with its socket, or did not exist yet.
         if let Err(error) = self.daemon.claim() {
-            failing.push(error);
+            failing.push(error.to_string());
         } else if self.due(&latest).is_some()
             && let Some(order) = &latest.order
         {
@@ -113,7 +112,7 @@ impl Agent {
                 status.interfaces
             }
             Err(error) => {
-                failing.push(error);
+                failing.push(error.to_string());
                 Vec::new()
             }
         };

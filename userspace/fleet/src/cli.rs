@@ -6,6 +6,7 @@ mod operate;
 use std::env;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_support::cli::{GenerateCommand, arguments, hide_json, log_to_stderr};
@@ -179,7 +180,7 @@ async fn service(reach: &EtcdOptions, run: impl Future<Output = Result<()>>) -> 
     tokio::select! {
         ended = run => ended,
         ended = apply::interrupted() => ended,
-        ended = reach.replaced() => ended,
+        error = reach.replaced() => Err(error.into()),
     }
 }
 
@@ -265,11 +266,11 @@ async fn status(mut store: Store, watch: bool, out: &mut Output<'_>) -> Result<(
             Ok(snapshot) => Status::new(&snapshot),
             // The rollout continues without this command.
             Err(error) if !shown.is_empty() => {
-                message(format_args!("warning: {}; retrying", one_line(error.as_ref())));
+                message(format_args!("warning: {}; retrying", one_line(&error)));
                 sleep(TICK).await;
                 continue;
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let text = serde_json::to_string(&status)?;
         if text != shown {

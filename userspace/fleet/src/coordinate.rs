@@ -8,7 +8,6 @@ mod metrics;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use anyhow::anyhow;
 use tokio::sync::watch;
 
 use crate::prelude::*;
@@ -121,7 +120,7 @@ impl<'a> Coordinator<'a> {
                 Err(error) => {
                     // Time without etcd does not count as observation.
                     self.work = None;
-                    let error = one_line(error.as_ref());
+                    let error = one_line(&error);
                     self.metrics.send_modify(|metrics| metrics.stepped(Some(&error)));
                     if error != logged {
                         tracing::warn!(error, "step failed; retrying");
@@ -167,9 +166,7 @@ impl<'a> Coordinator<'a> {
         };
         Ok(match self.store.outcomes().await?.remove(&version) {
             Some(outcome) => ControlFlow::Break(Ok(outcome)),
-            None if self.work.is_none() => ControlFlow::Break(Err(anyhow!(
-                "the rollout of version {version} was deleted from etcd: hosts keep their versions and orders"
-            ))),
+            None if self.work.is_none() => ControlFlow::Break(Err(Error::RolloutDeleted(version))),
             None => ControlFlow::Continue(()),
         })
     }
@@ -272,7 +269,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 async fn register(lease: &AtomicI64, mut store: Store) {
     loop {
         if let Err(error) = register_once(lease, &mut store).await {
-            tracing::debug!(error = one_line(error.as_ref()), "coordinator key lost; renewing");
+            tracing::debug!(error = one_line(&error), "coordinator key lost; renewing");
         }
         sleep(RETRY_DELAY).await;
     }

@@ -1,11 +1,11 @@
 //! `fleet.toml`: configurations of groups of hosts, and the rollout policy.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
-use anyhow::anyhow;
-use dcqcn_params::Settings;
 use dcqcn_params::file::{Reader, SELECTORS, read};
+use dcqcn_params::{FileErrors, Settings};
 use dcqcn_support::render;
+use glob::PatternError;
 use toml::de::DeTable;
 use toml::{Spanned, Table, Value};
 
@@ -19,6 +19,59 @@ pub(crate) const UNAVAILABLE_LIMIT: usize = 100;
 const MAX_NAME_CHARS: usize = 100;
 /// Maximum size of a group's configuration, in bytes; the daemon accepts no more.
 const MAX_TEXT_BYTES: usize = 200 << 10;
+
+/// Error of `fleet.toml`.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Interfaces(#[from] FileErrors),
+    #[error("{at}: {source}")]
+    Line { at: String, source: Box<Self> },
+    #[error("{at}: group `{}`", printable(.name))]
+    Group { at: String, name: String, source: Box<Self> },
+    #[error("{}", .0.message())]
+    Syntax(toml::de::Error),
+    #[error("no [[group]]; `dcqcn-fleet apply --help` has an example")]
+    NoGroup,
+    #[error("group `{0}` is defined twice")]
+    Twice(String),
+    #[error("[gate] {0} = {1} is not a number of at least 0")]
+    Number(String, Value),
+    #[error("[gate]: unknown field `{0}`; metrics are {metrics}", metrics = metrics())]
+    UnknownMetric(String),
+    #[error("[gate] {0} = {1} is not a limit; write {{ times = 1.5, plus = 10 }} or false: {2}")]
+    Limit(String, Value, #[source] Box<toml::de::Error>),
+    #[error("[gate] {name}: times = {times} is out of range: {} to {}", .allowed.start(), .allowed.end())]
+    Times { name: String, times: f64, allowed: RangeInclusive<f64> },
+    #[error("{name} = \"{text}\" is not a time of up to 1 day; write, for example, \"60s\"")]
+    Time { name: &'static str, text: String },
+    #[error("wave = {0} is not a number of hosts; write, for example, 10 or \"25%\"")]
+    Wave(Value),
+    #[error("max_unavailable = {0} is out of range: 1 to {UNAVAILABLE_LIMIT}")]
+    MaxUnavailable(usize),
+    #[error("patience = \"{0}\" is out of range: 1s to 1day")]
+    Patience(String),
+    #[error("its name has {0} characters; write 1 to {MAX_NAME_CHARS}, without control characters")]
+    Name(usize),
+    #[error("hosts = [] matches no host; list patterns of names, or omit `hosts` to match any host")]
+    NoHosts,
+    #[error("hosts: `{pattern}` is not a pattern")]
+    Pattern { pattern: String, source: PatternError },
+    #[error("hosts: `{0}` matches no host; names have letters, digits, `-`, `_` and `.`")]
+    Unmatched(String),
+    #[error("no [[group.interface]]; add the configuration of its interfaces")]
+    NoInterface,
+    #[error("configuration has {0} bytes; the limit is {MAX_TEXT_BYTES}")]
+    TooLong(usize),
+    #[error(transparent)]
+    Write(#[from] toml::ser::Error),
+}
+
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn metrics() -> String {
+    MEASURES.iter().map(|measure| measure.name).collect::<Vec<_>>().join(", ")
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -108,37 +161,32 @@ impl Default for Gate {
 impl Gate {
     /// Sets an entry of `[gate]`: a limit or `false` for each metric, and two numbers.
     fn set(&mut self, name: &str, value: &Value) -> Result<()> {
-        let number = || {
-            let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-            number.with_context(|| format!("[gate] {name} = {value} is not a number of at least 0"))
-        };
         match name {
-            "min_packets" => self.min_packets = number()?,
-            "min_judged" => self.min_judged = usize::try_from(number()?)?,
+            "min_packets" => self.min_packets = number(name, value)?,
+            "min_judged" => self.min_judged = number(name, value)?,
             _ => {
-                let measure = find(name).with_context(|| {
-                    let names: Vec<&str> = MEASURES.iter().map(|measure| measure.name).collect();
-                    format!("[gate]: unknown field `{name}`; metrics are {}", names.join(", "))
-                })?;
+                let measure = find(name).ok_or_else(|| Error::UnknownMetric(name.to_owned()))?;
                 if value.as_bool() == Some(false) {
                     self.limits.remove(name);
                     return Ok(());
                 }
-                let limit: Limit = value.clone().try_into().with_context(|| {
-                    format!(
-                        "[gate] {name} = {value} is not a limit; write {{ times = 1.5, plus = 10 }} or false"
-                    )
-                })?;
+                let invalid = |error| Error::Limit(name.to_owned(), value.clone(), Box::new(error));
+                let limit: Limit = value.clone().try_into().map_err(invalid)?;
                 let is_less_worse = matches!(measure.source, Source::Throughput);
-                let times = if is_less_worse { 0.0..=1.0 } else { 1.0..=1e6 };
-                let (chosen, low, high) = (limit.times, times.start(), times.end());
-                let is_valid = times.contains(&chosen);
-                ensure!(is_valid, "[gate] {name}: times = {chosen} is out of range: {low} to {high}");
+                let allowed = if is_less_worse { 0.0..=1.0 } else { 1.0..=1e6 };
+                if !allowed.contains(&limit.times) {
+                    return Err(Error::Times { name: name.to_owned(), times: limit.times, allowed });
+                }
                 self.limits.insert(name.to_owned(), limit);
             }
         }
         Ok(())
     }
+}
+
+fn number<N: TryFrom<i64>>(name: &str, value: &Value) -> Result<N> {
+    let number = value.as_integer().and_then(|number| number.try_into().ok());
+    number.ok_or_else(|| Error::Number(name.to_owned(), value.clone()))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,36 +219,36 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<(Policy, Vec<Group>)> {
         let line = 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
         format!("{name}:{line}")
     };
-    let File { rollout, gate: entries, group } = toml::from_str(text).map_err(|error: toml::de::Error| {
-        anyhow!("{}: {}", at(error.span().unwrap_or_default()), error.message())
-    })?;
+    let located = |span: Range<usize>, error: Error| Error::Line { at: at(span), source: Box::new(error) };
+    let File { rollout, gate: entries, group } = toml::from_str(text)
+        .map_err(|error: toml::de::Error| located(error.span().unwrap_or_default(), Error::Syntax(error)))?;
     let mut gate = Gate::default();
     for (key, value) in entries {
-        let located = |error: anyhow::Error| anyhow!("{}: {}", at(key.span()), one_line(error.as_ref()));
-        gate.set(key.get_ref(), &value).map_err(located)?;
+        gate.set(key.get_ref(), &value).map_err(|error| located(key.span(), error))?;
     }
-    let policy = policy(rollout, gate, at)?;
-    ensure!(!group.is_empty(), "no [[group]]; `dcqcn-fleet apply --help` has an example");
+    let policy = policy(rollout, gate, located)?;
+    if group.is_empty() {
+        return Err(Error::NoGroup);
+    }
     let mut groups: Vec<Group> = Vec::new();
     for group in group {
         let (span, group) = (group.span(), group.into_inner());
         let name = group.name.clone();
-        let is_new = groups.iter().all(|other| other.name != name);
-        ensure!(is_new, "{}: group `{name}` is defined twice", at(span));
-        let shown = printable(&name);
-        groups.push(read_group(group).with_context(|| format!("{}: group `{shown}`", at(span)))?);
+        if groups.iter().any(|other| other.name == name) {
+            return Err(located(span, Error::Twice(name)));
+        }
+        let in_group = |error| Error::Group { at: at(span), name, source: Box::new(error) };
+        groups.push(read_group(group).map_err(in_group)?);
     }
     Ok((policy, groups))
 }
 
-fn policy(rollout: Rollout, gate: Gate, at: impl Fn(Range<usize>) -> String) -> Result<Policy> {
+fn policy(rollout: Rollout, gate: Gate, located: impl Fn(Range<usize>, Error) -> Error) -> Result<Policy> {
     let Rollout { canary, wave, max_unavailable, soak, patience } = rollout;
-    let time = |name: &str, text: &Spanned<String>| -> Result<u64> {
+    let time = |name, text: &Spanned<String>| {
         let time = parse_time_ns(text.get_ref()).ok().map(|ns| ns / 1_000_000);
-        time.filter(|ms| *ms <= 86_400_000).with_context(|| {
-            let at = at(text.span());
-            format!("{at}: {name} = \"{text}\" is not a time of up to 1 day; write, for example, \"60s\"")
-        })
+        let invalid = || located(text.span(), Error::Time { name, text: text.get_ref().clone() });
+        time.filter(|ms| *ms <= 86_400_000).ok_or_else(invalid)
     };
     let read = match wave.get_ref() {
         Value::Integer(hosts) => usize::try_from(*hosts).ok().filter(|hosts| *hosts > 0).map(Wave::Hosts),
@@ -210,48 +258,44 @@ fn policy(rollout: Rollout, gate: Gate, at: impl Fn(Range<usize>) -> String) -> 
         }
         _ => None,
     };
-    let wave = read.with_context(|| {
-        let at = at(wave.span());
-        format!("{at}: wave = {wave} is not a number of hosts; write, for example, 10 or \"25%\"")
-    })?;
+    let wave = read.ok_or_else(|| located(wave.span(), Error::Wave(wave.into_inner())))?;
     let (span, max_unavailable) = (max_unavailable.span(), max_unavailable.into_inner());
-    ensure!(
-        (1..=UNAVAILABLE_LIMIT).contains(&max_unavailable),
-        "{}: max_unavailable = {max_unavailable} is out of range: 1 to {UNAVAILABLE_LIMIT}",
-        at(span)
-    );
+    if !(1..=UNAVAILABLE_LIMIT).contains(&max_unavailable) {
+        return Err(located(span, Error::MaxUnavailable(max_unavailable)));
+    }
     let (soak_ms, patience_ms) = (time("soak", &soak)?, time("patience", &patience)?);
-    let is_valid = patience_ms >= 1_000;
-    ensure!(is_valid, "{}: patience = \"{patience}\" is out of range: 1s to 1day", at(patience.span()));
+    if patience_ms < 1_000 {
+        return Err(located(patience.span(), Error::Patience(patience.into_inner())));
+    }
     Ok(Policy { canary, wave, max_unavailable, soak_ms, patience_ms, gate })
 }
 
 fn read_group(group: FileGroup) -> Result<Group> {
     let FileGroup { name, hosts, labels, interface } = group;
     let length = name.chars().count();
-    ensure!(
-        (1..=MAX_NAME_CHARS).contains(&length) && !name.contains(char::is_control),
-        "its name has {length} characters; write 1 to {MAX_NAME_CHARS}, without control characters"
-    );
+    if !(1..=MAX_NAME_CHARS).contains(&length) || name.contains(char::is_control) {
+        return Err(Error::Name(length));
+    }
     // A generated list without an entry must not select the whole fleet.
-    let is_empty = hosts.as_ref().is_some_and(Vec::is_empty);
-    ensure!(
-        !is_empty,
-        "hosts = [] matches no host; list patterns of names, or omit `hosts` to match any host"
-    );
+    if hosts.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Error::NoHosts);
+    }
     let hosts = hosts.unwrap_or_default();
     for pattern in &hosts {
-        Pattern::new(pattern).with_context(|| format!("hosts: `{pattern}` is not a pattern"))?;
-        ensure!(
-            !pattern.is_empty() && !pattern.contains('/'),
-            "hosts: `{pattern}` matches no host; names have letters, digits, `-`, `_` and `.`"
-        );
+        Pattern::new(pattern).map_err(|source| Error::Pattern { pattern: pattern.clone(), source })?;
+        if pattern.is_empty() || pattern.contains('/') {
+            return Err(Error::Unmatched(pattern.clone()));
+        }
     }
-    ensure!(!interface.is_empty(), "no [[group.interface]]; add the configuration of its interfaces");
+    if interface.is_empty() {
+        return Err(Error::NoInterface);
+    }
     let text = toml::to_string(&BTreeMap::from([("interface", interface)]))?;
-    let (bytes, limit) = (text.len(), MAX_TEXT_BYTES);
-    ensure!(bytes <= limit, "configuration has {bytes} bytes; the limit is {limit}");
-    Ok(Group { name, hosts, labels, text })
+    if text.len() > MAX_TEXT_BYTES {
+        Err(Error::TooLong(text.len()))
+    } else {
+        Ok(Group { name, hosts, labels, text })
+    }
 }
 
 /// Validates interfaces as far as possible without a host; each host's daemon validates them completely.
@@ -430,7 +474,7 @@ rpg_gd = 12
             (&interface.replace("'a'", &format!("'{}'", "a".repeat(101))), "name has 101 characters"),
             (&interface.replace("'a'\n", "'a'\nhosts = []\n"), "hosts = [] matches no host"),
         ] {
-            let error = format!("{:#}", parse(text).unwrap_err());
+            let error = one_line(&parse(text).unwrap_err());
             assert!(error.contains(message), "{text}: {error}");
         }
     }

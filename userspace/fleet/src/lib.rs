@@ -9,6 +9,7 @@
 mod agent;
 mod cli;
 mod coordinate;
+mod error;
 mod file;
 mod measure;
 mod prelude;

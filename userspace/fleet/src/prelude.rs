@@ -8,7 +8,6 @@ pub(crate) use std::path::{Path, PathBuf};
 pub(crate) use std::sync::Arc;
 pub(crate) use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-pub(crate) use anyhow::{Context as _, Result, bail, ensure};
 pub(crate) use axum::Router;
 pub(crate) use axum::http::header;
 pub(crate) use axum::response::IntoResponse as _;
@@ -31,6 +30,7 @@ pub(crate) use tokio::net::TcpListener;
 pub(crate) use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 pub(crate) use crate::agent::daemon::send;
+pub(crate) use crate::error::{Error, Result};
 pub(crate) use crate::file::{Difference, Gate, Group, Labels, Policy, differences};
 pub(crate) use crate::measure::{MEASURES, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
 pub(crate) use crate::reach::EtcdOptions;

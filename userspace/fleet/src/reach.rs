@@ -1,9 +1,10 @@
 //! Addresses of etcd, and TLS certificates for it. They are checked before their use: errors of a TLS
 //! connection do not name the file.
 
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 
-use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, Error as CertificateError, KeyUsage};
@@ -81,12 +82,10 @@ impl EtcdOptions {
             .with_keep_alive(KEEP_ALIVE, TIMEOUT)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
-        let read = |path: &Path| {
-            read_limited(path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
-        };
+        let read = |path: &Path| read_limited(path, MAX_BYTES).map_err(unreadable(path));
         if self.etcd_ca.is_some() || self.etcd_cert.is_some() {
             if let Some(open) = self.etcd.iter().find(|address| !address.starts_with("https://")) {
-                bail!("cannot use certificates with {open}, which is not encrypted; write https://HOST:2379");
+                return Err(Error::NotEncrypted(open.clone()));
             }
             let mut tls = TlsOptions::new();
             if let Some(ca) = &self.etcd_ca {
@@ -107,12 +106,12 @@ impl EtcdOptions {
             Err(error) => {
                 // It has not connected yet: the other files were checked above.
                 let what = match self.etcd_cert.as_ref().zip(self.etcd_key.as_ref()) {
-                    Some((cert, key)) if matches!(error, Error::TransportError(_)) => {
+                    Some((cert, key)) if matches!(error, etcd_client::Error::TransportError(_)) => {
                         format!("{} with {}", cert.display(), key.display())
                     }
                     _ => format!("etcd at {address}"),
                 };
-                return Err(anyhow::Error::new(EtcdError(error)).context(format!("cannot use {what}")));
+                return Err(Error::Client { what, source: EtcdError(error) });
             }
         };
         Ok(Store::new(client, self.prefix.clone(), address))
@@ -120,7 +119,7 @@ impl EtcdOptions {
 
     /// Waits until certificates or key were replaced, and returns an error: a client cannot exchange them, so
     /// the service manager must restart the command.
-    pub(crate) async fn replaced(&self) -> Result<()> {
+    pub(crate) async fn replaced(&self) -> Error {
         let read = || -> Option<Vec<_>> {
             let certificates = [&self.etcd_ca, &self.etcd_cert].into_iter().flatten();
             let key = self.etcd_key.iter().map(|path| read_secret(path).ok());
@@ -132,10 +131,9 @@ impl EtcdOptions {
             sleep(RENEWAL_CHECK).await;
             let now = read();
             // Unchanged since the last check: the renewal is complete.
-            ensure!(
-                now.is_none() || now == used || now != last,
-                "the certificates for etcd were replaced; exiting, to be restarted with the new ones"
-            );
+            if now.is_some() && now != used && now == last {
+                return Error::CertificatesReplaced;
+            }
             last = now;
         }
     }
@@ -146,27 +144,25 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file that other users cannot access.
 pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>> {
-    let shown = path.display();
-    let failed = || format!("cannot read {shown}");
-    let mode = fs::metadata(path).with_context(failed)?.permissions().mode() & 0o777;
-    ensure!(
-        mode & 0o007 == 0,
-        "cannot use {shown}: mode {mode:o} gives other users access to a secret; run `chmod 600 {shown}`"
-    );
-    read_limited(path, MAX_BYTES).with_context(failed)
+    let mode = fs::metadata(path).map_err(unreadable(path))?.permissions().mode() & 0o777;
+    if mode & 0o007 != 0 {
+        return Err(Error::SecretMode { path: path.to_owned(), mode });
+    }
+    read_limited(path, MAX_BYTES).map_err(unreadable(path))
+}
+
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Read { path: path.to_owned(), source }
 }
 
 /// Checks that a client can use its certificate, the first in the file, now.
 fn check_client(path: &Path, pem: &[u8]) -> Result<()> {
-    let shown = path.display();
-    let first = certificates(pem).next();
-    let first = first.with_context(|| format!("cannot use {shown}: it has no certificate in PEM"))?;
-    validity(&first).map_err(|error| anyhow::anyhow!("cannot use {shown}: {}", words(&error)))
+    let first = certificates(pem).next().ok_or_else(|| Error::NoCertificate(path.to_owned()))?;
+    validity(&first).map_err(|error| Error::Certificate { path: path.to_owned(), error })
 }
 
 /// Checks that at least one authority in the file can be used now. A bundle may have expired ones.
 fn check_authorities(path: &Path, pem: &[u8]) -> Result<()> {
-    let shown = path.display();
     let mut error = None;
     for certificate in certificates(pem) {
         match webpki::anchor_from_trusted_cert(&certificate).and_then(|_| validity(&certificate)) {
@@ -175,10 +171,11 @@ fn check_authorities(path: &Path, pem: &[u8]) -> Result<()> {
             Err(unusable) => error = Some(unusable),
         }
     }
-    match error {
-        Some(error) => bail!("cannot use {shown}: {}", words(&error)),
-        None => bail!("cannot use {shown}: it has no certificate in PEM"),
-    }
+    let path = path.to_owned();
+    Err(match error {
+        Some(error) => Error::Certificate { path, error },
+        None => Error::NoCertificate(path),
+    })
 }
 
 fn certificates(pem: &[u8]) -> impl Iterator<Item = CertificateDer<'static>> {
@@ -200,7 +197,8 @@ fn validity(certificate: &CertificateDer<'_>) -> Result<(), CertificateError> {
     }
 }
 
-fn words(error: &CertificateError) -> String {
+/// Reason why a certificate cannot be used, and its fix.
+pub(crate) fn problem(error: &CertificateError) -> String {
     let date = |time: &UnixTime| rfc3339(UNIX_EPOCH + Duration::from_secs(time.as_secs()));
     match error {
         CertificateError::CertExpired { not_after, .. } => {

@@ -36,14 +36,13 @@ pub(crate) struct Options {
 /// Serves the page until it is dropped, with `store` also for that fleet.
 pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let Options { listen, control, allow_write, names, host, author } = options;
-    ensure!(
-        allow_write.is_none() || listen.ip().is_loopback(),
-        "cannot use --allow-write on {listen}: the token would cross the network in the clear; listen on a loopback address behind a \
-         proxy with TLS or an ssh tunnel (`ssh -L`)"
-    );
+    if allow_write.is_some() && !listen.ip().is_loopback() {
+        return Err(Error::TokenInClear(listen));
+    }
     let token = allow_write.map(Token::new).transpose()?;
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-    let address = listener.local_addr()?;
+    let failed = |source| Error::Listen { address: listen, source };
+    let listener = TcpListener::bind(listen).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
     let board = Arc::new(Board::new());
     board.publish("host", json!(host));
     board.publish("writable", json!(token.is_some()));

@@ -51,7 +51,7 @@ impl Status {
     pub(crate) fn new(snapshot: &Snapshot) -> Self {
         let (rollout, error) = match snapshot.rollout() {
             Ok(rollout) => (rollout, None),
-            Err(error) => (None, Some(one_line(error.as_ref()))),
+            Err(error) => (None, Some(one_line(&error))),
         };
         let rollout = rollout.map(|(rollout, _)| RolloutStatus {
             version: rollout.version,

@@ -4,10 +4,11 @@ mod snapshot;
 
 use std::error::Error as _;
 use std::io;
+use std::iter;
 
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, KvClient,
-    PutOptions, Txn, TxnOp, TxnResponse,
+    Client, Compare, CompareOp, DeleteOptions, GetOptions, GetResponse, KeyValue, KvClient, PutOptions, Txn,
+    TxnOp, TxnResponse,
 };
 
 use crate::prelude::*;
@@ -19,8 +20,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
 /// Attempts of a request; each may go to another member.
 const ATTEMPTS: usize = 4;
 const RETRY_DELAY: Duration = Duration::from_millis(100);
-const NO_ROLLOUT: &str = "cannot change a rollout: there is none yet; start one with `dcqcn-fleet apply`";
-const EDITS: usize = 20;
+pub(crate) const EDITS: usize = 20;
 /// Records per page. Those of hosts are the longest: at most 64 KiB, usually a few hundred bytes.
 const PAGE: i64 = 500;
 /// Maximum size of a received message, in bytes: a page of the longest records.
@@ -28,9 +28,9 @@ const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Maximum operations per transaction; etcd's limit is 128.
 const MAX_OPERATIONS: usize = 120;
 /// Maximum size of a written record, in bytes; etcd's limit is 1.5 MiB per request.
-const MAX_RECORD_BYTES: usize = 1 << 20;
+pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Maximum hosts of a rollout; tested with 10,000.
-const MAX_HOSTS: usize = 20_000;
+pub(crate) const MAX_HOSTS: usize = 20_000;
 
 /// By version.
 type Outcomes = BTreeMap<u64, Outcome>;
@@ -47,34 +47,17 @@ impl Store {
         Self { client, prefix, address }
     }
 
-    /// Adds a fix to an error of etcd.
-    fn explain(&self, error: Error) -> anyhow::Error {
-        let address = &self.address;
-        let (code, is_passing) = (code(&error), is_passing(&error));
-        let error = anyhow::Error::new(EtcdError(error));
-        match code {
-            Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
-                error.context("etcd rejects the request: this user lacks the permission (docs/how-to/secure-a-fleet.md has the roles)")
-            }
-            // Without its own code: InvalidArgument or Unknown, by service.
-            _ if error.to_string().contains("user name is empty") => error.context(
-                "etcd rejects the request: it requires authentication; give this client's certificate with `--etcd-cert`"
-            ),
-            Some(RESOURCE_EXHAUSTED) => {
-                error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
-            }
-            _ if is_tls(&error) => error.context(format!(
-                "cannot reach etcd at {address}: TLS failed; check `--etcd-ca`, `--etcd-cert` and the members' certificates"
-            )),
-            // A member may close the connection without an alert.
-            _ if is_passing && address.contains("https://") => error.context(format!(
-                "cannot reach etcd at {address}: no member responds, or it rejects this client; check that they run, `--etcd`, and \
-                 `--etcd-cert`"
-            )),
-            _ if is_passing => error.context(format!(
-                "cannot reach etcd at {address}: no member responds; check that they run, and `--etcd`"
-            )),
-            _ => error.context("etcd rejects the request"),
+    /// Classifies an error of etcd by its fix.
+    fn explain(&self, error: etcd_client::Error) -> Error {
+        let source = EtcdError(error);
+        let address = || self.address.clone();
+        match code(&source.0) {
+            Some(PERMISSION_DENIED | UNAUTHENTICATED) => Error::Permission(source),
+            _ if source.is_unauthenticated() => Error::Unauthenticated(source),
+            Some(RESOURCE_EXHAUSTED) => Error::Full(source),
+            _ if source.is_tls() => Error::Tls { address: address(), source },
+            _ if is_passing(&source.0) => Error::Unreachable { address: address(), source },
+            _ => Error::Rejected(source),
         }
     }
 
@@ -107,9 +90,7 @@ impl Store {
         // Versions are long: use small pages.
         let kvs = self.range(&self.key("versions/"), 8, 0).await?;
         let read = |kv: &KeyValue| {
-            read(kv)
-                .inspect_err(|error| tracing::warn!(error = one_line(error.as_ref()), "version skipped"))
-                .ok()
+            read(kv).inspect_err(|error| tracing::warn!(error = one_line(error), "version skipped")).ok()
         };
         Ok(kvs.iter().filter_map(read).collect())
     }
@@ -127,9 +108,7 @@ impl Store {
         if version == 0 {
             return Ok(Version::default());
         }
-        self.find_version(version).await?.with_context(|| {
-            format!("version {version} does not exist; `dcqcn-fleet history` lists the versions")
-        })?
+        self.find_version(version).await?.ok_or(Error::NoVersion(version))?
     }
 
     /// Reads a version, if it exists. The inner error: it is unreadable.
@@ -161,10 +140,9 @@ impl Store {
         seen: i64,
     ) -> Result<bool> {
         let hosts = rollout.steps.len();
-        ensure!(
-            hosts <= MAX_HOSTS,
-            "cannot roll out to {hosts} hosts: the limit is {MAX_HOSTS}; divide them into several fleets (--prefix)"
-        );
+        if hosts > MAX_HOSTS {
+            return Err(Error::TooManyHosts(hosts));
+        }
         rollout.id = format!("{}-{:016x}", rollout.version, fastrand::u64(..));
         let prefix = self.steps_key(&rollout.id);
         let mut puts =
@@ -187,7 +165,7 @@ impl Store {
         };
         // The rollout exists, or not, whatever this returned; the next one deletes what remains.
         if let Err(error) = cleaned {
-            tracing::warn!(error = one_line(error.as_ref()), "cannot delete the steps of a rollout");
+            tracing::warn!(error = one_line(&error), "cannot delete the steps of a rollout");
         }
         Ok(has_started)
     }
@@ -247,11 +225,13 @@ impl Store {
     /// Applies an operator's event to the current rollout, and returns the new state.
     pub(crate) async fn edit(&mut self, event: Event<'_>) -> Result<(Rollout, Vec<String>)> {
         for _ in 0..EDITS {
-            let (rollout, revision) = self.rollout().await?.context(NO_ROLLOUT)?;
+            let (rollout, revision) = self.rollout().await?.ok_or(Error::NoRollout)?;
             let (version, status) = (rollout.version, rollout.status());
-            ensure!(!rollout.is_over(), "no rollout is in progress; version {version} is {status}");
+            if rollout.is_over() {
+                return Err(Error::RolloutOver { version, status });
+            }
             if matches!(rollout.phase, Phase::Back { .. }) && !matches!(event, Event::Abort { .. }) {
-                bail!("cannot pause or resume version {version}: it is {status}; wait for its end");
+                return Err(Error::RollingBack { version, status });
             }
             let before = rollout.steps.clone();
             let (edited, effects) = next(rollout, event);
@@ -259,7 +239,7 @@ impl Store {
                 return Ok((edited, messages(&effects).map(str::to_owned).collect()));
             }
         }
-        bail!("cannot change the rollout: {EDITS} attempts lost the race with coordinators; try again")
+        Err(Error::Raced)
     }
 
     /// Writes an order outside a rollout, unless the order changed since revision `known`, or the rollout since `seen`.
@@ -330,8 +310,8 @@ impl Store {
         let is_silent = Compare::mod_revision(self.host_key(host, "report"), CompareOp::Less, seen + 1);
         let all = DeleteOptions::new().with_prefix();
         let txn = Txn::new().when([is_silent]).and_then([TxnOp::delete(self.host_key(host, ""), Some(all))]);
-        ensure!(self.txn(txn).await?.succeeded(), "cannot forget {host}: its agent reports; stop it first");
-        Ok(())
+        let is_deleted = self.txn(txn).await?.succeeded();
+        if is_deleted { Ok(()) } else { Err(Error::HostReports(host.to_owned())) }
     }
 
     /// Deletes versions and their outcomes, unless a rollout began since revision `seen`. Each begins with a
@@ -343,8 +323,9 @@ impl Store {
             let deletes: Vec<TxnOp> = keys.map(|key| TxnOp::delete(key, None)).collect();
             let versions = Compare::create_revision(self.key("versions/"), CompareOp::Less, seen + 1);
             let txn = Txn::new().when([versions.with_prefix()]).and_then(deletes);
-            let is_pruned = self.txn(txn).await?.succeeded();
-            ensure!(is_pruned, "cannot prune: a rollout began in the meantime; try again");
+            if !self.txn(txn).await?.succeeded() {
+                return Err(Error::RolloutBegan);
+            }
         }
         Ok(())
     }
@@ -395,8 +376,7 @@ impl Store {
 
     pub(crate) async fn grant_lease(&mut self, ttl_s: i64) -> Result<i64> {
         let id = self.client.lease_grant(ttl_s, None).await.map_err(EtcdError)?.id();
-        ensure!(id != 0, "etcd granted no lease");
-        Ok(id)
+        if id == 0 { Err(Error::NoLease) } else { Ok(id) }
     }
 
     /// Keeps a lease alive, with a request per `period`, until etcd does not respond within `limit`.
@@ -404,15 +384,17 @@ impl Store {
         let (mut keeper, mut answers) = self.client.lease_keep_alive(id).await.map_err(EtcdError)?;
         loop {
             sleep(period).await;
-            keeper.keep_alive().await?;
-            let answer = timeout(limit, answers.message()).await??;
-            ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease expired");
+            keeper.keep_alive().await.map_err(EtcdError)?;
+            let answer = timeout(limit, answers.message()).await?.map_err(EtcdError)?;
+            if answer.is_none_or(|answer| answer.ttl() <= 0) {
+                return Err(Error::LeaseExpired);
+            }
         }
     }
 
     async fn with_retries<T, F>(&self, request: impl Fn(KvClient) -> F) -> Result<T>
     where
-        F: Future<Output = Result<T, Error>>,
+        F: Future<Output = Result<T, etcd_client::Error>>,
     {
         for _ in 1..ATTEMPTS {
             match request(self.kv()).await {
@@ -466,26 +448,15 @@ pub(crate) fn last_done(outcomes: &Outcomes) -> Option<u64> {
 }
 
 pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
-    serde_json::from_slice(kv.value()).with_context(|| {
+    serde_json::from_slice(kv.value()).map_err(|source| {
         let key = String::from_utf8_lossy(kv.key()).into_owned();
-        let remedy = if key.ends_with("/rollout") {
-            format!(
-                "; unless another version runs, `etcdctl del {key}` forgets that rollout: hosts keep their versions and orders, \
-                 and it is neither continued nor rolled back"
-            )
-        } else {
-            String::new()
-        };
-        format!("cannot read {key} in etcd: written by another version of dcqcn-fleet or another program{remedy}")
+        Error::Unreadable { key, source }
     })
 }
 
 fn text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(value)?;
-    let length = text.len();
-    let limit = MAX_RECORD_BYTES;
-    ensure!(length <= limit, "cannot write a record of {length} bytes: the limit is {limit}");
-    Ok(text)
+    if text.len() > MAX_RECORD_BYTES { Err(Error::Record(text.len())) } else { Ok(text) }
 }
 
 fn put(key: String, value: &impl Serialize) -> Result<TxnOp> {
@@ -500,31 +471,46 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAVAILABLE: i32 = 14;
 const UNAUTHENTICATED: i32 = 16;
 
-fn code(error: &Error) -> Option<i32> {
+fn code(error: &etcd_client::Error) -> Option<i32> {
     match error {
-        Error::GRpcStatus(status) => Some(status.code() as i32),
+        etcd_client::Error::GRpcStatus(status) => Some(status.code() as i32),
         _ => None,
     }
 }
 
-fn is_passing(error: &Error) -> bool {
+fn is_passing(error: &etcd_client::Error) -> bool {
     // A broken connection; a status that etcd sent has no source.
-    let is_local = matches!(error, Error::GRpcStatus(status) if status.source().is_some());
+    let is_local = matches!(error, etcd_client::Error::GRpcStatus(status) if status.source().is_some());
     is_local
-        || matches!(error, Error::TransportError(_))
+        || matches!(error, etcd_client::Error::TransportError(_))
         || matches!(code(error), Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE))
 }
 
-/// An error of etcd's client with its causes, which [`Error`] does not return.
+/// An error of etcd's client with its causes, which [`etcd_client::Error`] does not return.
 #[derive(Debug)]
-pub(crate) struct EtcdError(pub(crate) Error);
+pub(crate) struct EtcdError(pub(crate) etcd_client::Error);
+
+impl EtcdError {
+    /// Returns whether etcd requires authentication. It identifies this error only by its message; the code is
+    /// InvalidArgument or Unknown, by service.
+    fn is_unauthenticated(&self) -> bool {
+        matches!(&self.0, etcd_client::Error::GRpcStatus(status) if status.message().contains("user name is empty"))
+    }
+
+    /// Returns whether TLS failed, which is reported as invalid data; a lost connection has another kind.
+    fn is_tls(&self) -> bool {
+        let causes = iter::successors(self.source(), |&cause| cause.source());
+        let mut causes = causes.filter_map(|cause| cause.downcast_ref::<io::Error>());
+        causes.any(|cause| cause.kind() == io::ErrorKind::InvalidData)
+    }
+}
 
 impl fmt::Display for EtcdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             // `Display` would print the complete structure.
-            Error::GRpcStatus(status) => f.write_str(status.message()),
-            Error::TransportError(error) => error.fmt(f),
+            etcd_client::Error::GRpcStatus(status) => f.write_str(status.message()),
+            etcd_client::Error::TransportError(error) => error.fmt(f),
             other => other.fmt(f),
         }
     }
@@ -533,17 +519,11 @@ impl fmt::Display for EtcdError {
 impl std::error::Error for EtcdError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
-            Error::GRpcStatus(status) => status.source(),
-            Error::TransportError(error) => error.source(),
+            etcd_client::Error::GRpcStatus(status) => status.source(),
+            etcd_client::Error::TransportError(error) => error.source(),
             _ => None,
         }
     }
-}
-
-/// Returns whether TLS failed, which is reported as invalid data; a lost connection has another kind.
-fn is_tls(error: &anyhow::Error) -> bool {
-    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    causes.any(|cause| cause.kind() == io::ErrorKind::InvalidData)
 }
 
 #[cfg(test)]

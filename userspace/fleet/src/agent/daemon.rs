@@ -51,10 +51,10 @@ impl DaemonClient {
 
     /// Claims the daemon for this agent until it exits, if the daemon has created the file to lock. Fails if
     /// another agent has claimed it: both would replace each other's configuration.
-    pub(super) fn claim(&mut self) -> Result<(), String> {
-        let path = lock_path(&self.socket);
-        let file = existing(File::open(&path))
-            .map_err(|error| format!("cannot open {}: {error}", path.display()))?;
+    pub(super) fn claim(&mut self) -> Result<()> {
+        let lock = lock_path(&self.socket);
+        let file =
+            existing(File::open(&lock)).map_err(|source| Error::Open { path: lock.clone(), source })?;
         let Some(file) = file else { return Ok(()) };
         let id = |file: &File| -> io::Result<_> { Ok((file.metadata()?.dev(), file.metadata()?.ino())) };
         // The file is another one if it was removed with the socket and created again.
@@ -65,11 +65,7 @@ impl DaemonClient {
         match file.try_lock() {
             Ok(()) => self.claim = Some(file),
             Err(TryLockError::WouldBlock) => {
-                return Err(format!(
-                    "another agent controls the daemon at {}; stop one of the two agents (`fuser {}` shows the other's process)",
-                    self.socket.display(),
-                    path.display()
-                ));
+                return Err(Error::OtherAgent { socket: self.socket.clone(), lock });
             }
             // A file system without locks.
             Err(TryLockError::Error(_)) => {}
@@ -95,10 +91,9 @@ impl DaemonClient {
         Ok(send::<Applied>(&self.change, verb).await?.changed)
     }
 
-    pub(super) async fn poll(&self) -> Result<(Status, Health), String> {
-        let status = send(&self.query_client, Verb::Status {}).await.map_err(|error| error.to_string())?;
-        let health = send(&self.query_client, Verb::Health {}).await.map_err(|error| error.to_string())?;
-        Ok((status, health))
+    pub(super) async fn poll(&self) -> Result<(Status, Health), ClientError> {
+        let status = send(&self.query_client, Verb::Status {}).await?;
+        Ok((status, send(&self.query_client, Verb::Health {}).await?))
     }
 }
 
@@ -118,17 +113,17 @@ mod tests {
         let path = dir.path().join("control");
         let [mut first, mut second] = [DaemonClient::new(&path), DaemonClient::new(&path)];
         // Without a daemon there is nothing to claim.
-        assert_eq!([first.claim(), second.claim()], [Ok(()), Ok(())]);
+        assert!(first.claim().is_ok() && second.claim().is_ok());
         File::create(lock_path(&path)).unwrap();
-        assert_eq!([first.claim(), first.claim()], [Ok(()), Ok(())]);
-        assert!(second.claim().is_err_and(|error| error.contains("another agent controls the daemon")));
+        assert!(first.claim().is_ok() && first.claim().is_ok());
+        assert!(matches!(second.claim(), Err(Error::OtherAgent { .. })));
         // Created again by the daemon.
         fs::remove_file(lock_path(&path)).unwrap();
         File::create(lock_path(&path)).unwrap();
-        assert_eq!(first.claim(), Ok(()));
+        assert!(first.claim().is_ok());
         assert!(second.claim().is_err());
         drop(first);
-        assert_eq!(second.claim(), Ok(()));
+        assert!(second.claim().is_ok());
     }
 
     #[tokio::test]

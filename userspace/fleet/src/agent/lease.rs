@@ -16,7 +16,7 @@ async fn maintain(mut store: Store, ttl_s: i64, sender: Sender<Option<i64>>) {
     loop {
         let error = match hold(&mut store, ttl_s, &sender, &mut logged).await {
             Ok(()) => continue,
-            Err(error) => one_line(error.as_ref()),
+            Err(error) => one_line(&error),
         };
         sender.send_replace(None);
         if error != logged {
@@ -141,7 +141,7 @@ async fn write(
                 (reported, reported_at, used) = (Some(report), Instant::now(), Some(id));
             }
             Err(error) => {
-                let error = one_line(error.as_ref());
+                let error = one_line(&error);
                 if error != logged {
                     tracing::warn!(error, "cannot report to etcd; retrying");
                     logged = error;

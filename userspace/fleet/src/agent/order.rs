@@ -37,7 +37,7 @@ pub(super) async fn follow(
         match once(&mut store, &host, &sender, &period).await {
             Ok(()) => logged.clear(),
             Err(error) => {
-                let error = one_line(error.as_ref());
+                let error = one_line(&error);
                 if error != logged {
                     tracing::warn!(error, "cannot read the order of this host; keeping its configuration");
                     logged = error;
@@ -67,7 +67,7 @@ async fn once(
     };
     let latest = match order {
         Ok(order) => LatestOrder { order, problem: None },
-        Err(error) => LatestOrder { order: known, problem: Some(one_line(error.as_ref())) },
+        Err(error) => LatestOrder { order: known, problem: Some(one_line(&error)) },
     };
     sender.send_if_modified(|before| {
         let is_new = *before != latest;
@@ -95,13 +95,12 @@ async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String
     }
     let number = target.version;
     let Some(version) = store.find_version(number).await? else {
-        return Ok(Err(anyhow::anyhow!("version {number} does not exist in etcd")));
+        return Ok(Err(Error::VersionDeleted(number)));
     };
     Ok(version.and_then(|version| {
         let text = version.text_of(target.group.as_deref()).map(str::to_owned);
-        let text = text.with_context(|| format!("version {number} has no such group"))?;
+        let text = text.ok_or(Error::NoGroup(number))?;
         let is_same = target.hash.as_ref() == Some(&hash(&text));
-        ensure!(is_same, "version {number} differs from the ordered content: its number was used twice");
-        Ok(Some(text))
+        if is_same { Ok(Some(text)) } else { Err(Error::OtherContent(number)) }
     }))
 }

@@ -1,5 +1,6 @@
 //! `apply` and `rollback`: create a version and roll it out.
 
+use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_support::file::read_text;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -235,7 +236,7 @@ pub(super) async fn execute(
     };
     let mut coordinator = Coordinator::new(store.clone(), tick, &mut print);
     let outcome = tokio::select! {
-        outcome = coordinator.run(Until::Over(version)) => outcome,
+        outcome = coordinator.run(Until::Over(version)) => outcome.map_err(Into::into),
         ended = interrupted() => ended.map(|()| None),
     };
     // Unregister, so that other commands do not rely on this coordinator.

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 
-use anyhow::anyhow;
+use anyhow::{Result, anyhow, bail, ensure};
 use tokio::task::JoinSet;
 
 use super::apply::{execute, interrupted};
@@ -43,10 +43,10 @@ impl CoordinateArgs {
             }
         };
         let ended = tokio::select! {
-            ended = coordinator.run(Until::Forever) => ended.map(drop),
-            ended = serving => ended,
+            ended = coordinator.run(Until::Forever) => ended.map(drop).map_err(Into::into),
+            ended = serving => ended.map_err(Into::into),
             ended = interrupted() => ended,
-            ended = reach.replaced() => ended,
+            error = reach.replaced() => Err(error.into()),
         };
         coordinator.unregister().await;
         ended
@@ -74,7 +74,9 @@ pub(super) async fn abort(mut store: Store, why: &str, wait: bool, out: &mut Out
 pub(super) async fn forget(mut store: Store, host: String, out: &mut Output<'_>) -> Result<()> {
     let snapshot = store.snapshot().await?;
     ensure!(snapshot.names.contains(&host), "cannot forget {host}: the fleet has no such host");
-    ensure!(!snapshot.hosts.contains_key(&host), "cannot forget {host}: its agent reports; stop it first");
+    if snapshot.hosts.contains_key(&host) {
+        return Err(Error::HostReports(host).into());
+    }
     if let Ok(Some((rollout, _))) = snapshot.rollout() {
         let is_free = rollout.is_over() || rollout.steps.iter().all(|step| step.host != host);
         ensure!(is_free, "cannot forget {host}: it is part of the current rollout; wait for its end");
@@ -180,7 +182,8 @@ impl ServeArgs {
     pub(super) async fn run(self, store: Option<Store>) -> Result<()> {
         let Self { listen, control, allow_write, names, .. } = self;
         let author = format!("{}, by the page", author());
-        serve::run(serve::Options { listen, control, allow_write, names, host: host(), author }, store).await
+        let options = serve::Options { listen, control, allow_write, names, host: host(), author };
+        Ok(serve::run(options, store).await?)
     }
 }
 
@@ -252,7 +255,7 @@ impl AgentArgs {
         let options =
             agent::Options { host, labels: labels.into_iter().collect(), control, every, ttl_s: ttl, look };
         let Some(copies) = copies else {
-            return agent::run(reach.store().await?, options).await;
+            return Ok(agent::run(reach.store().await?, options).await?);
         };
         let mut agents = JoinSet::new();
         for number in 0..copies {

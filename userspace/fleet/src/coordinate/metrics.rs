@@ -100,7 +100,8 @@ impl Metrics {
 }
 
 pub(crate) async fn serve(listen: SocketAddr, metrics: watch::Receiver<Metrics>) -> Result<()> {
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.map_err(|source| Error::Listen { address: listen, source })?;
     let router = Router::new()
         .route("/metrics", get(answer))
         .route("/healthz", get(|| async { check(true, &json!({ "status": "ok" })) }))

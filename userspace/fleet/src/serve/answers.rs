@@ -126,7 +126,7 @@ async fn undo(State(handler): State<Handler>, body: Body) -> Answer {
 
 async fn settle(handler: Handler, verb: Verb) -> Answer {
     let client = handler.change;
-    let settle = async move { done(send::<Applied>(&client, verb).await.map_err(|error| error.to_string())) };
+    let settle = async move { done(send::<Applied>(&client, verb).await) };
     Handler::alone(&handler.changing, settle).await
 }
 
@@ -153,7 +153,7 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Answer {
         Command::Resume => Event::Resume { by: author },
         Command::Abort { .. } => Event::Abort { by: author, why: &why },
     });
-    done(edited.await.map(|(rollout, _)| rollout.status()).map_err(|error| one_line(error.as_ref())))
+    done(edited.await.map(|(rollout, _)| rollout.status()))
 }
 
 async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
@@ -165,8 +165,8 @@ async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))
 }
 
-fn done(result: Result<impl Serialize, String>) -> Answer {
-    answer(&result.map_err(|why| (StatusCode::CONFLICT, why))?)
+fn done(result: Result<impl Serialize, impl std::error::Error>) -> Answer {
+    answer(&result.map_err(|error| (StatusCode::CONFLICT, one_line(&error)))?)
 }
 
 fn answer(value: &impl Serialize) -> Answer {

@@ -39,7 +39,7 @@ pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
         read.at = Some(Instant::now());
         let error = match poll(&board, &mut store, &mut mirror, &mut read).await {
             Ok(()) => Value::Null,
-            Err(error) => json!(format!("etcd: {}", one_line(error.as_ref()))),
+            Err(error) => json!(format!("etcd: {}", one_line(&error))),
         };
         board.publish("fleet_error", error);
     }

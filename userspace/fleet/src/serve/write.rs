@@ -1,6 +1,8 @@
 //! Changes from the page: the token, and changes of parameters in the text of the daemon's override.
 
+use dcqcn_control_api::ClientError;
 use dcqcn_params::file::SELECTORS;
+use dcqcn_params::{SetError, UnknownKey};
 use toml::{Table, Value};
 
 use crate::prelude::*;
@@ -23,24 +25,21 @@ impl Token {
     }
 
     fn secret(&self) -> Result<Vec<u8>> {
-        let shown = self.path.display();
-        let is_other = fs::metadata(&self.path).is_ok_and(|found| !found.is_file());
-        ensure!(!is_other, "cannot use {shown}: a token is read for each change, from a regular file");
+        if fs::metadata(&self.path).is_ok_and(|found| !found.is_file()) {
+            return Err(Error::TokenFile(self.path.clone()));
+        }
         let secret = read_secret(&self.path)?.trim_ascii().to_vec();
-        ensure!(
-            secret.len() >= MIN_TOKEN_CHARS,
-            "cannot use {shown}: the token has {} characters, at least {MIN_TOKEN_CHARS} are required; `openssl rand \
-             -hex 16` creates one",
-            secret.len()
-        );
+        let (length, least) = (secret.len(), MIN_TOKEN_CHARS);
+        if length < least {
+            return Err(Error::ShortToken { path: self.path.clone(), length, least });
+        }
         Ok(secret)
     }
 
     /// Whether `shown` is the token. Guesses are not slowed down: the minimum length makes them futile.
     pub(super) fn matches(&self, shown: &[u8]) -> bool {
-        let secret = self
-            .secret()
-            .inspect_err(|error| tracing::warn!("change rejected: {}", one_line(error.as_ref())));
+        let secret =
+            self.secret().inspect_err(|error| tracing::warn!("change rejected: {}", one_line(error)));
         secret.is_ok_and(|secret| is_same(&secret, shown))
     }
 }
@@ -66,28 +65,52 @@ pub(super) struct Change {
     pub(super) by: String,
 }
 
+/// Rejection of a change.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChangeError {
+    #[error("within_s = {0} is out of range: {low} to {high}", low = WITHIN_S.start(), high = WITHIN_S.end())]
+    Within(u64),
+    #[error(transparent)]
+    Key(#[from] UnknownKey),
+    #[error(transparent)]
+    Value(#[from] SetError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("cannot change this host: it has version {0} of its fleet; change that with `dcqcn-fleet apply`")]
+    OfFleet(String),
+    #[error("cannot parse the configuration of the daemon")]
+    Parse(#[from] toml::de::Error),
+    #[error("cannot change the configuration of the daemon: `interface` is not a list")]
+    NotList,
+    #[error("cannot change the configuration of the daemon: unknown format")]
+    Format,
+    #[error(
+        "cannot change one parameter: the active configuration selects interfaces by {}; apply a complete text",
+        SELECTORS[1..].join(", ")
+    )]
+    Selectors,
+    #[error(transparent)]
+    Write(#[from] toml::ser::Error),
+}
+
 /// Sets a parameter in the daemon's override. On error nothing changes.
-pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Applied, String> {
+pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Applied, ChangeError> {
     let Change { interface, key, value, within_s, over, by } = change;
     if !WITHIN_S.contains(within_s) {
-        let (low, high) = WITHIN_S.into_inner();
-        return Err(format!("within_s = {within_s} is out of range: {low} to {high}"));
+        return Err(ChangeError::Within(*within_s));
     }
-    let key: Key = key.parse().map_err(|error: dcqcn_params::UnknownKey| error.to_string())?;
-    key.parse_value(value).map_err(|error| error.to_string())?;
-    let current: Option<Override> = send(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
+    let key: Key = key.parse()?;
+    key.parse_value(value)?;
+    let current: Option<Override> = send(client, Verb::Config {}).await?;
     let found = current.as_ref().map(|current| current.name.clone()).unwrap_or_default();
     let text = match current {
         Some(current) if current.name.starts_with(OVERRIDE_PREFIX) => {
-            return Err(format!(
-                "cannot change this host: it has version {} of its fleet; change that with `dcqcn-fleet apply`",
-                current.name.trim_start_matches(OVERRIDE_PREFIX)
-            ));
+            return Err(ChangeError::OfFleet(current.name.trim_start_matches(OVERRIDE_PREFIX).into()));
         }
         Some(current) => current.text,
         None => String::new(),
     };
-    let text = with_parameter(&text, interface, key, value).map_err(|error| one_line(error.as_ref()))?;
+    let text = with_parameter(&text, interface, key, value)?;
     let apply = Apply {
         name: format!("page {}", rfc3339(SystemTime::now())),
         text,
@@ -97,7 +120,7 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
         // Another client may have changed it since the query above.
         over: Some(over.clone().unwrap_or(found)),
     };
-    send(client, Verb::Apply(apply)).await.map_err(|error| error.to_string())
+    Ok(send(client, Verb::Apply(apply)).await?)
 }
 
 /// Author for the log. Users share one token, and connections through a proxy or tunnel come from this
@@ -111,19 +134,16 @@ fn by_page(by: &str) -> String {
 ///
 /// The first table whose name matches the interface applies. If that name is a pattern, the change is made in
 /// a copy of the table for this interface alone, so other interfaces keep their values.
-fn with_parameter(text: &str, interface: &str, key: Key, value: &str) -> Result<String> {
-    let mut file: Table = toml::from_str(text).context("cannot parse the configuration of the daemon")?;
+fn with_parameter(text: &str, interface: &str, key: Key, value: &str) -> Result<String, ChangeError> {
+    let mut file: Table = toml::from_str(text)?;
     let tables = file.entry("interface").or_insert_with(|| Value::Array(Vec::new()));
     let Value::Array(tables) = tables else {
-        bail!("cannot change the configuration of the daemon: `interface` is not a list")
+        return Err(ChangeError::NotList);
     };
     // Without the host's interfaces, whether such a table matches and takes precedence is unknown.
     let has_other = |table: &Value| SELECTORS[1..].iter().any(|key| table.get(key).is_some());
     if tables.iter().any(has_other) {
-        bail!(
-            "cannot change one parameter: the active configuration selects interfaces by {}; apply a complete text",
-            SELECTORS[1..].join(", ")
-        );
+        return Err(ChangeError::Selectors);
     }
     let name = |table: &Value| table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let names = |table: &Value| Pattern::new(&name(table)).is_ok_and(|pattern| pattern.matches(interface));
@@ -146,14 +166,14 @@ fn with_parameter(text: &str, interface: &str, key: Key, value: &str) -> Result<
         true => key.split('.').collect(),
         false => vec!["parameters", &key],
     };
-    let table = tables.get_mut(at).context("no such interface")?;
+    let table = tables.get_mut(at).ok_or(ChangeError::Format)?;
     set(table, &path, value)?;
     Ok(toml::to_string(&file)?)
 }
 
-fn set(table: &mut Value, path: &[&str], value: &str) -> Result<()> {
+fn set(table: &mut Value, path: &[&str], value: &str) -> Result<(), ChangeError> {
     let (Value::Table(table), [first, rest @ ..]) = (table, path) else {
-        bail!("cannot change the configuration of the daemon: unknown format");
+        return Err(ChangeError::Format);
     };
     if rest.is_empty() {
         table.insert((*first).to_owned(), Value::String(value.to_owned()));
@@ -175,7 +195,7 @@ mod tests {
         let read = |text: &str, mode: u32| {
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            Token::new(path.clone()).and_then(|token| token.secret()).map_err(|error| format!("{error:#}"))
+            Token::new(path.clone()).and_then(|token| token.secret()).map_err(|error| error.to_string())
         };
         let token = "0123456789abcdef";
         assert_eq!(read(&format!("{token}\n"), 0o640).unwrap(), token.as_bytes());

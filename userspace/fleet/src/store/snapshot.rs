@@ -15,7 +15,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Snapshot {
     pub(crate) revision: i64,
     /// The current or last rollout without its steps, and the revision of its record.
-    head: Option<(Result<Rollout, String>, i64)>,
+    head: Option<(Result<Rollout, Arc<Error>>, i64)>,
     /// Steps by `ID/HOST`.
     steps: BTreeMap<String, Step>,
     pub(crate) names: BTreeSet<String>,
@@ -34,18 +34,15 @@ impl Snapshot {
     /// The current or last rollout with its steps, and its revision. An unreadable record is an error.
     pub(crate) fn rollout(&self) -> Result<Option<(Rollout, i64)>> {
         let Some((head, revision)) = &self.head else { return Ok(None) };
-        let mut rollout = head.clone().map_err(anyhow::Error::msg)?;
+        let mut rollout = head.clone()?;
         let prefix = format!("{}/", rollout.id);
         let own = self.steps.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
         rollout.steps = own.map(|(_, step)| step.clone()).collect();
         rollout.steps.sort_by(|a, b| (a.wave, &a.host).cmp(&(b.wave, &b.host)));
         let (found, expected) = (rollout.steps.len(), rollout.hosts);
-        ensure!(
-            found == expected,
-            "cannot continue the rollout of version {}: only {found} of its {expected} steps are readable in etcd; delete the key \
-             `rollout` and apply again",
-            rollout.version
-        );
+        if found != expected {
+            return Err(Error::StepsMissing { version: rollout.version, found, expected });
+        }
         Ok(Some((rollout, *revision)))
     }
 
@@ -62,13 +59,13 @@ impl Snapshot {
     /// Updates the snapshot with the record at key `rest` below the prefix; `None`: it was deleted.
     fn update(&mut self, rest: &str, kv: Option<&KeyValue>) {
         if rest == "rollout" {
-            self.head = kv.map(|kv| (read(kv).map_err(|error| one_line(error.as_ref())), kv.mod_revision()));
+            self.head = kv.map(|kv| (read(kv).map_err(Arc::new), kv.mod_revision()));
         } else if let Some(key) = rest.strip_prefix("steps/") {
             // `rollout` detects missing steps by their number.
             match kv.map(read).transpose() {
                 Ok(Some(step)) => _ = self.steps.insert(key.to_owned(), step),
                 Ok(None) => _ = self.steps.remove(key),
-                Err(error) => tracing::warn!(error = one_line(error.as_ref()), "step cannot be read"),
+                Err(error) => tracing::warn!(error = one_line(&error), "step cannot be read"),
             }
         } else if let Some(key) = rest.strip_prefix("coordinators/") {
             match kv {
@@ -107,9 +104,9 @@ impl Snapshot {
         self.names.insert(host.to_owned());
     }
 
-    fn note(&mut self, host: &str, what: &'static str, error: Option<anyhow::Error>) {
+    fn note(&mut self, host: &str, what: &'static str, error: Option<Error>) {
         if let Some(error) = error {
-            self.unreadable.entry(host.to_owned()).or_default().insert(what, one_line(error.as_ref()));
+            self.unreadable.entry(host.to_owned()).or_default().insert(what, one_line(&error));
         } else if let Some(bad) = self.unreadable.get_mut(host) {
             bad.remove(what);
             if bad.is_empty() {
@@ -147,8 +144,7 @@ impl Snapshot {
 /// Parses a record of a host, unless it is too long.
 fn bounded<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     let length = kv.value().len();
-    ensure!(length <= MAX_HOST_BYTES, "its record has {length} bytes; the limit is {MAX_HOST_BYTES}");
-    read(kv)
+    if length > MAX_HOST_BYTES { Err(Error::HostRecord(length)) } else { read(kv) }
 }
 
 impl Store {
@@ -164,7 +160,7 @@ impl Store {
     /// Reads the rollout, its steps, and the records below `prefixes`.
     async fn read_snapshot(&mut self, prefixes: &[&str]) -> Result<Snapshot> {
         let head = self.get(self.key("rollout"), None).await?;
-        let revision = head.header().context("etcd responds without a header")?.revision();
+        let revision = head.header().ok_or(Error::NoHeader)?.revision();
         let mut snapshot = Snapshot { revision, ..Snapshot::default() };
         snapshot.update("rollout", head.kvs().first());
         let mut ranges: Vec<String> = prefixes.iter().map(|prefix| self.key(prefix)).collect();
@@ -211,10 +207,10 @@ impl Mirror {
         loop {
             let Ok(response) = timeout_at(until, watch.message()).await else { break };
             let Some(response) = response.map_err(|error| self.store.explain(error))? else {
-                bail!("etcd ended the watch")
+                return Err(Error::WatchEnded);
             };
             if response.canceled() {
-                bail!("etcd ended the watch: {}", response.cancel_reason());
+                return Err(Error::WatchCanceled(response.cancel_reason().to_owned()));
             }
             self.received_at = Instant::now();
             let prefix = self.store.key("");
