@@ -154,17 +154,21 @@ pub(super) fn timeouts(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Optio
 /// (`rxe_do_local_ops`, `rxe_reg_fast_mr`).
 pub(super) fn nvme_registers(snapshot: &Snapshot) -> Option<Finding> {
     let device = snapshot.rdma.iter().find(|device| device.hardware == Some(false))?;
-    if snapshot.host.nvme_registers != Some(true) {
-        return None;
-    }
+    let evidence = match (snapshot.host.nvme_registers, snapshot.host.nvme_pages) {
+        (Some(true), _) => "/sys/module/nvme_rdma/parameters/register_always is Y".to_owned(),
+        (_, Some(pages @ 2..)) => {
+            format!("max_sectors_kb of a disk over RDMA allows blocks of {pages} pages")
+        }
+        _ => return None,
+    };
     let what = format!(
         "the NVMe initiator registers memory: a retransmission can end its QP on {}, and I/O stalls for 10 to 40 s",
         device.name
     );
-    let evidence = "/sys/module/nvme_rdma/parameters/register_always is Y";
     let fix = "disconnect, `modprobe -r nvme-rdma`, `modprobe nvme-rdma register_always=N` (`options nvme-rdma \
-               register_always=N` in /etc/modprobe.d keeps it), connect, and `echo 2 > \
-               /sys/block/DISK/queue/nomerges`";
+               register_always=N` in /etc/modprobe.d keeps it), connect, and split blocks into pages of 4 KiB: \
+               `for disk in nvme0n1 nvme0c0n1; do echo 4 > /sys/block/$disk/queue/max_sectors_kb; echo 2 > \
+               /sys/block/$disk/queue/nomerges; done`";
     Some(Finding::warning("nvme-registers", what, evidence).fix(fix))
 }
 

@@ -40,6 +40,7 @@ pub(super) fn take(notes: &mut Notes) -> Host {
         receiving: None,
         nvme_registers: value::<char>("/sys/module/nvme_rdma/parameters/register_always")
             .map(|value| value == 'Y'),
+        nvme_pages: nvme_block_kb(Path::new("/sys")).map(|kb| kb / page_kb()),
     }
 }
 
@@ -117,6 +118,35 @@ fn is_daemon(line: &[u8]) -> bool {
     name == Some(b"dcqcn") && command == Some(b"run") && !words.any(|word| word == b"--metrics-only")
 }
 
+/// Largest block that a disk over RDMA accepts. With multipath, `nvmeXnZ` passes blocks to its paths, `nvmeXcYnZ`.
+fn nvme_block_kb(sys: &Path) -> Option<u64> {
+    let limit = |disk: &Path| value::<u64>(disk.join("queue/max_sectors_kb"));
+    let controllers = sys.join("class/nvme");
+    let limits = names(&controllers).into_iter().filter_map(|name| {
+        let controller = controllers.join(name);
+        let is_rdma = value::<String>(controller.join("transport")).is_some_and(|name| name == "rdma");
+        let disks = names(&controller).into_iter().filter_map(|disk| {
+            let own = limit(&controller.join(&disk))?;
+            let head = disk.split_once('c').and_then(|(subsystem, path)| {
+                limit(
+                    &sys.join("block")
+                        .join(format!("{subsystem}{}", path.trim_start_matches(char::is_numeric))),
+                )
+            });
+            Some(head.map_or(own, |head| own.min(head)))
+        });
+        if is_rdma { disks.max() } else { None }
+    });
+    limits.max()
+}
+
+fn page_kb() -> u64 {
+    let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let size =
+        mappings.lines().find_map(|line| line.strip_prefix("KernelPageSize:")?.trim().strip_suffix(" kB"));
+    size.and_then(|kb| kb.parse().ok()).filter(|kb| *kb != 0).unwrap_or(4)
+}
+
 fn idle_states(dir: &Path) -> Vec<IdleState> {
     let state = |name: String| {
         let dir = dir.join(name);
@@ -148,6 +178,28 @@ mod tests {
         assert_eq!(busiest(&second, &second), None, "no time between the readings");
         assert!(parse_cpu_times("cpu0 1 2\ncpux 1 2 3 4 5 6 7 8\n").is_empty());
         assert!(!cpu_times().is_empty());
+    }
+
+    #[test]
+    fn nvme_blocks_limited_by_head_or_path() {
+        let sys = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = sys.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        file("class/nvme/nvme0/transport", "pcie\n");
+        file("class/nvme/nvme0/nvme0n1/queue/max_sectors_kb", "2048\n");
+        assert_eq!(nvme_block_kb(sys.path()), None, "no disk over RDMA");
+        assert!(page_kb().is_power_of_two());
+        file("class/nvme/nvme1/transport", "rdma\n");
+        file("class/nvme/nvme1/nvme1c1n1/queue/max_sectors_kb", "1024\n");
+        assert_eq!(nvme_block_kb(sys.path()), Some(1024), "a path whose head is not listed");
+        file("block/nvme1n1/queue/max_sectors_kb", "4\n");
+        assert_eq!(nvme_block_kb(sys.path()), Some(4));
+        file("class/nvme/nvme2/transport", "rdma\n");
+        file("class/nvme/nvme2/nvme2n1/queue/max_sectors_kb", "512\n");
+        assert_eq!(nvme_block_kb(sys.path()), Some(512), "without multipath");
     }
 
     #[test]

@@ -463,10 +463,15 @@ fn registrations_of_nvme_are_reported() {
         s.host.nvme_registers = Some(true);
     })
     .has(&["on rxe0", "`modprobe nvme-rdma register_always=N`"]);
+    planted("nvme-registers", Warning, |s| {
+        s.rdma = vec![rxe0()];
+        (s.host.nvme_registers, s.host.nvme_pages) = (Some(false), Some(256));
+    })
+    .has(&["blocks of 256 pages", "max_sectors_kb"]);
     absent("nvme-registers", |s| s.host.nvme_registers = Some(true));
     absent("nvme-registers", |s| {
         s.rdma = vec![rxe0()];
-        s.host.nvme_registers = Some(false);
+        (s.host.nvme_registers, s.host.nvme_pages) = (Some(false), Some(1));
     });
 }
 
