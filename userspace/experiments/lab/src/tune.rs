@@ -157,7 +157,7 @@ mod tests {
     fn error_of(options: &str) -> (String, bool) {
         let mut printed = Vec::new();
         let error = parse(options).unwrap().run(&mut Output::new(&mut printed, false)).unwrap_err();
-        (format!("{error:#}"), !printed.is_empty())
+        (dcqcn_support::causes::one_line(error.as_ref()), !printed.is_empty())
     }
 
     const SMALL: &str =

@@ -49,8 +49,11 @@ impl HostSocket {
         send_buffer_bytes: usize,
         frame_bytes: usize,
     ) -> Result<Self> {
-        let step = || format!("open a raw socket at {} of {}", host.ifname, host.netns.name());
-        Self::try_open(host, receive, send_buffer_bytes, frame_bytes).map_err(failed(step()))
+        Self::try_open(host, receive, send_buffer_bytes, frame_bytes).map_err(failed(format!(
+            "open a raw socket at {} of {}",
+            host.ifname,
+            host.netns.name()
+        )))
     }
 
     fn try_open(host: &Host, receive: Receive, send_buffer_bytes: usize, frame_bytes: usize) -> Result<Self> {

@@ -108,7 +108,7 @@ fn help_has_one_default_per_flag() {
 fn failed(options: &str) -> (String, String) {
     let mut shown = Vec::new();
     let error = parse(options).unwrap().run(&mut Output::new(&mut shown, false)).unwrap_err();
-    (format!("{error:#}"), String::from_utf8(shown).unwrap())
+    (dcqcn_support::causes::one_line(error.as_ref()), String::from_utf8(shown).unwrap())
 }
 
 #[test]

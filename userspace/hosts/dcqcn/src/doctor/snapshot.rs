@@ -65,9 +65,9 @@ pub(crate) struct Host {
     /// `register_always` of nvme-rdma; `None` if it is not loaded, and in recordings of older versions.
     #[serde(default)]
     pub nvme_registers: Option<bool>,
-    /// Most pages in a block of an NVMe disk over RDMA; `None` if there is none, and in recordings of older versions.
+    /// NVMe disks over RDMA whose blocks may have several pages; empty in recordings of older versions.
     #[serde(default)]
-    pub nvme_pages: Option<u64>,
+    pub nvme_unsplit: Vec<String>,
 }
 
 /// Receive processing of the CPUs with the longest backlog and with the most softirqs.

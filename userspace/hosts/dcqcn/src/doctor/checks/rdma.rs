@@ -154,21 +154,28 @@ pub(super) fn timeouts(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Optio
 /// (`rxe_do_local_ops`, `rxe_reg_fast_mr`).
 pub(super) fn nvme_registers(snapshot: &Snapshot) -> Option<Finding> {
     let device = snapshot.rdma.iter().find(|device| device.hardware == Some(false))?;
-    let evidence = match (snapshot.host.nvme_registers, snapshot.host.nvme_pages) {
-        (Some(true), _) => "/sys/module/nvme_rdma/parameters/register_always is Y".to_owned(),
-        (_, Some(pages @ 2..)) => {
-            format!("max_sectors_kb of a disk over RDMA allows blocks of {pages} pages")
-        }
-        _ => return None,
+    let unsplit = &snapshot.host.nvme_unsplit;
+    let (evidence, fix) = match snapshot.host.nvme_registers? {
+        true => (
+            "/sys/module/nvme_rdma/parameters/register_always is Y".to_owned(),
+            "disconnect, `modprobe -r nvme-rdma`, `modprobe nvme-rdma register_always=N` (`options nvme-rdma \
+             register_always=N` in /etc/modprobe.d keeps it), connect, and run `dcqcn doctor` again"
+                .to_owned(),
+        ),
+        false if unsplit.is_empty() => return None,
+        false => (
+            format!("blocks of {} may be in several pieces of memory", unsplit.join(", ")),
+            format!(
+                "split them into pages: `for disk in {}; do echo $(($(getconf PAGE_SIZE) / 1024)) > \
+                 /sys/block/$disk/queue/max_sectors_kb; echo 2 > /sys/block/$disk/queue/nomerges; done`",
+                unsplit.join(" ")
+            ),
+        ),
     };
     let what = format!(
         "the NVMe initiator registers memory: a retransmission can end its QP on {}, and I/O stalls for 10 to 40 s",
         device.name
     );
-    let fix = "disconnect, `modprobe -r nvme-rdma`, `modprobe nvme-rdma register_always=N` (`options nvme-rdma \
-               register_always=N` in /etc/modprobe.d keeps it), connect, and split blocks into pages of 4 KiB: \
-               `for disk in nvme0n1 nvme0c0n1; do echo 4 > /sys/block/$disk/queue/max_sectors_kb; echo 2 > \
-               /sys/block/$disk/queue/nomerges; done`";
     Some(Finding::warning("nvme-registers", what, evidence).fix(fix))
 }
 

@@ -40,7 +40,7 @@ pub(super) fn take(notes: &mut Notes) -> Host {
         receiving: None,
         nvme_registers: value::<char>("/sys/module/nvme_rdma/parameters/register_always")
             .map(|value| value == 'Y'),
-        nvme_pages: nvme_block_kb(Path::new("/sys")).map(|kb| kb / page_kb()),
+        nvme_unsplit: nvme_unsplit(Path::new("/sys"), page_kb()),
     }
 }
 
@@ -118,26 +118,30 @@ fn is_daemon(line: &[u8]) -> bool {
     name == Some(b"dcqcn") && command == Some(b"run") && !words.any(|word| word == b"--metrics-only")
 }
 
-/// Largest block that a disk over RDMA accepts. With multipath, `nvmeXnZ` passes blocks to its paths, `nvmeXcYnZ`.
-fn nvme_block_kb(sys: &Path) -> Option<u64> {
-    let limit = |disk: &Path| value::<u64>(disk.join("queue/max_sectors_kb"));
+/// Disks over RDMA that accept blocks of more than a page. With multipath, `nvmeXnZ` passes blocks to its paths,
+/// `nvmeXcYnZ`, which may merge them again.
+fn nvme_unsplit(sys: &Path, page_kb: u64) -> Vec<String> {
+    let read = |disk: &Path, name: &str| value::<u64>(disk.join("queue").join(name));
+    let is_split = |disk: &Path| read(disk, "max_sectors_kb").is_some_and(|kb| kb <= page_kb);
     let controllers = sys.join("class/nvme");
-    let limits = names(&controllers).into_iter().filter_map(|name| {
-        let controller = controllers.join(name);
+    let mut unsplit = Vec::new();
+    for controller in names(&controllers).into_iter().map(|name| controllers.join(name)) {
         let is_rdma = value::<String>(controller.join("transport")).is_some_and(|name| name == "rdma");
-        let disks = names(&controller).into_iter().filter_map(|disk| {
-            let own = limit(&controller.join(&disk))?;
-            let head = disk.split_once('c').and_then(|(subsystem, path)| {
-                limit(
-                    &sys.join("block")
-                        .join(format!("{subsystem}{}", path.trim_start_matches(char::is_numeric))),
-                )
+        for name in names(&controller).into_iter().filter(|_| is_rdma) {
+            let disk = controller.join(&name);
+            if read(&disk, "max_sectors_kb").is_none() || is_split(&disk) {
+                continue;
+            }
+            let head = name.split_once('c').map(|(subsystem, path)| {
+                format!("{subsystem}{}", path.trim_start_matches(|digit: char| digit.is_ascii_digit()))
             });
-            Some(head.map_or(own, |head| own.min(head)))
-        });
-        if is_rdma { disks.max() } else { None }
-    });
-    limits.max()
+            let merges = read(&disk, "nomerges") != Some(2);
+            if merges || !head.as_ref().is_some_and(|head| is_split(&sys.join("block").join(head))) {
+                unsplit.extend(head.into_iter().chain([name]));
+            }
+        }
+    }
+    unsplit
 }
 
 fn page_kb() -> u64 {
@@ -181,25 +185,30 @@ mod tests {
     }
 
     #[test]
-    fn nvme_blocks_limited_by_head_or_path() {
+    fn unsplit_nvme_disks_over_rdma_found() {
         let sys = tempfile::tempdir().unwrap();
         let file = |path: &str, text: &str| {
             let path = sys.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
+        let found = || nvme_unsplit(sys.path(), 4);
         file("class/nvme/nvme0/transport", "pcie\n");
         file("class/nvme/nvme0/nvme0n1/queue/max_sectors_kb", "2048\n");
-        assert_eq!(nvme_block_kb(sys.path()), None, "no disk over RDMA");
-        assert!(page_kb().is_power_of_two());
+        assert!(found().is_empty(), "not over RDMA");
         file("class/nvme/nvme1/transport", "rdma\n");
         file("class/nvme/nvme1/nvme1c1n1/queue/max_sectors_kb", "1024\n");
-        assert_eq!(nvme_block_kb(sys.path()), Some(1024), "a path whose head is not listed");
+        file("class/nvme/nvme1/nvme1c1n1/queue/nomerges", "0\n");
+        assert_eq!(found(), ["nvme1n1", "nvme1c1n1"]);
         file("block/nvme1n1/queue/max_sectors_kb", "4\n");
-        assert_eq!(nvme_block_kb(sys.path()), Some(4));
+        assert_eq!(found(), ["nvme1n1", "nvme1c1n1"], "its path merges blocks");
+        file("class/nvme/nvme1/nvme1c1n1/queue/nomerges", "2\n");
+        assert!(found().is_empty());
         file("class/nvme/nvme2/transport", "rdma\n");
-        file("class/nvme/nvme2/nvme2n1/queue/max_sectors_kb", "512\n");
-        assert_eq!(nvme_block_kb(sys.path()), Some(512), "without multipath");
+        file("class/nvme/nvme2/nvme2n1/queue/max_sectors_kb", "6\n");
+        assert_eq!(found(), ["nvme2n1"], "without multipath");
+        file("class/nvme/nvme2/nvme2n1/queue/max_sectors_kb", "4\n");
+        assert!(found().is_empty());
     }
 
     #[test]

@@ -465,13 +465,14 @@ fn registrations_of_nvme_are_reported() {
     .has(&["on rxe0", "`modprobe nvme-rdma register_always=N`"]);
     planted("nvme-registers", Warning, |s| {
         s.rdma = vec![rxe0()];
-        (s.host.nvme_registers, s.host.nvme_pages) = (Some(false), Some(256));
+        s.host.nvme_registers = Some(false);
+        s.host.nvme_unsplit = vec!["nvme1n1".to_owned(), "nvme1c0n1".to_owned()];
     })
-    .has(&["blocks of 256 pages", "max_sectors_kb"]);
+    .has(&["blocks of nvme1n1, nvme1c0n1", "for disk in nvme1n1 nvme1c0n1;"]);
     absent("nvme-registers", |s| s.host.nvme_registers = Some(true));
     absent("nvme-registers", |s| {
         s.rdma = vec![rxe0()];
-        (s.host.nvme_registers, s.host.nvme_pages) = (Some(false), Some(1));
+        s.host.nvme_registers = Some(false);
     });
 }
 
