@@ -180,9 +180,10 @@ fn lower_limit(values: &[f64]) -> (f64, f64) {
     means.sort_by(f64::total_cmp);
     let count = values.len() as f64;
     let deviation = (count * (count + 1.0) * (2.0 * count + 1.0) / 24.0).sqrt();
-    let rank = (means.len() as f64 / 2.0 - Z * deviation).max(0.0) as usize;
+    let rank = (means.len() as f64 / 2.0 - Z * deviation - 0.5).max(0.0) as usize;
     let at = |rank: usize| means.get(rank).copied().unwrap_or(f64::NAN);
-    (at(means.len() / 2), at(rank))
+    let (below, above) = (at(means.len().saturating_sub(1) / 2), at(means.len() / 2));
+    (f64::midpoint(below, above), at(rank))
 }
 
 #[cfg(test)]
@@ -206,10 +207,15 @@ mod tests {
 
     #[test]
     fn lower_limit_is_that_of_signed_ranks() {
-        // The 61st of 210 means: in tables, 60 is the critical value of 20 pairs.
-        let powers: Vec<f64> = (0..20).map(|n| f64::powi(2.0, n)).collect();
-        let (centre, lower) = lower_limit(&powers);
-        assert_eq!((centre.log2(), lower.log2()), (9.5, 7.0));
+        // The 61st of 210 means, as 60 is the critical value of 20 pairs. No two means are equal.
+        let values: Vec<f64> =
+            (0..20).map(|n| f64::from(n * n + n).mul_add(0.01, f64::from(n)).exp2()).collect();
+        let mut means: Vec<f64> = (0..20)
+            .flat_map(|a| (a..20).map(move |b| (a, b)))
+            .map(|(a, b)| (values[a] * values[b]).sqrt())
+            .collect();
+        means.sort_by(f64::total_cmp);
+        assert_eq!(lower_limit(&values).1, means[60]);
     }
 
     #[test]
