@@ -30,6 +30,7 @@ pub struct CompletedIo {
     /// Completion times of reads, or of writes if nothing is read, ms.
     pub p50_ms: f64,
     pub p99_ms: f64,
+    pub p99_9_ms: f64,
     pub max_ms: f64,
     /// Longest completion time of reads and writes, ms.
     pub longest_ms: f64,
@@ -111,6 +112,7 @@ pub fn done(printed: &str) -> Result<CompletedIo> {
         written_bps: number("/write/bw_bytes")? * 8.0,
         p50_ms: of("percentile/50.000000")?,
         p99_ms: of("percentile/99.000000")?,
+        p99_9_ms: of("percentile/99.900000")?,
         max_ms: of("max")?,
         longest_ms: longest_ms("read").max(longest_ms("write")),
         failed: number("/error")? != 0.0,
@@ -123,13 +125,14 @@ mod tests {
 
     #[test]
     fn fio_output_parsed() {
-        let read = r#""read":{"bw_bytes":250000,"clat_ns":{"max":12000000,"percentile":{"50.000000":2000000,"99.000000":9000000}}}"#;
+        let read = r#""read":{"bw_bytes":250000,"clat_ns":{"max":12000000,"percentile":{"50.000000":2000000,"99.000000":9000000,"99.900000":11000000}}}"#;
         let printed_json =
             format!("note: x\n{{\"jobs\":[{{\"error\":0,{read},\"write\":{{\"bw_bytes\":0}}}}]}}");
         let expected = CompletedIo {
             read_bps: 2e6,
             p50_ms: 2.0,
             p99_ms: 9.0,
+            p99_9_ms: 11.0,
             max_ms: 12.0,
             longest_ms: 12.0,
             ..CompletedIo::default()

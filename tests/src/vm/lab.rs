@@ -7,6 +7,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use dcqcn_common::wire::bth::Opcode;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::Stats;
 
@@ -205,18 +206,57 @@ impl Lab {
 
     /// Makes the bridge drop one in this many packets of these hosts at random; 0 = none.
     pub fn lose(&self, hosts: &[u8], one_of: u32) -> Result<()> {
+        self.lose_matching(hosts, one_of, &["matchall".to_owned()])
+    }
+
+    /// As [`Self::lose`], only RoCEv2 packets over IPv4 with one of these opcodes.
+    pub fn lose_opcodes(&self, hosts: &[u8], one_of: u32, opcodes: &[Opcode]) -> Result<()> {
+        let matching = |opcode: &Opcode| {
+            format!(
+                "protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff match u8 {} 0xff at 28",
+                opcode.0
+            )
+        };
+        self.lose_matching(hosts, one_of, &opcodes.iter().map(matching).collect::<Vec<_>>())
+    }
+
+    fn lose_matching(&self, hosts: &[u8], one_of: u32, filters: &[String]) -> Result<()> {
         for host in hosts {
             let port = self.port(*host);
             let mut commands = format!("tc qdisc del dev {port} clsact 2>/dev/null || true");
             if one_of != 0 {
-                commands += &format!(
-                    "; tc qdisc add dev {port} clsact; tc filter add dev {port} ingress matchall action pass random \
-                     netrand drop {one_of}"
-                );
+                commands += &format!("; tc qdisc add dev {port} clsact");
+                for filter in filters {
+                    commands += &format!(
+                        "; tc filter add dev {port} ingress {filter} action pass random netrand drop {one_of}"
+                    );
+                }
             }
             script_in(&self.switch, &commands)?;
         }
         Ok(())
+    }
+
+    /// Packets dropped so far by the filters of the ports towards these hosts, and by the queues behind their shapers.
+    pub fn drops(&self, hosts: &[u8]) -> Result<u64> {
+        let mut drops = 0;
+        for host in hosts {
+            let qdiscs = json_in(&self.switch, &format!("tc -s -j qdisc show dev {}", self.port(*host)))?;
+            drops += qdiscs
+                .as_array()
+                .into_iter()
+                .flatten()
+                // A shaper counts the losses of netem behind it again.
+                .filter(|qdisc| qdisc.get("root").is_none())
+                .filter_map(|qdisc| qdisc.get("drops")?.as_u64())
+                .sum::<u64>();
+        }
+        Ok(drops)
+    }
+
+    /// Replaces the queue behind the shaper with handle 1 of the port towards a host; in tc's syntax.
+    pub fn queue(&self, host: u8, qdisc: &str) -> Result<()> {
+        sh_in(&self.switch, &format!("tc qdisc replace dev {} parent 1:1 {qdisc}", self.port(host))).map(drop)
     }
 
     /// Changes the MAC address of a host's interface, which is not bridged.
@@ -313,7 +353,7 @@ impl fmt::Display for Lab {
 /// A qdisc drops packets when it is replaced or has no carrier. `rxe_send` (drivers/infiniband/sw/rxe/rxe_net.c) of
 /// Linux 6.12 and 7.3 treats a drop as an error, that of 6.1 retries.
 pub fn dies_on_local_drop() -> Result<bool> {
-    Ok(!sysfs::read("/proc/sys/kernel/osrelease")?.starts_with("6.1."))
+    Ok(!sysfs::kernel_is("6.1.")?)
 }
 
 fn text_of(mac: [u8; 6]) -> String {

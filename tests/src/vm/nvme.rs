@@ -89,19 +89,32 @@ fn port(lab: &Lab, target: u8, transport: Transport) -> Result<String> {
     Ok(port)
 }
 
-/// Loads the initiator so that it registers no memory for blocks of one piece: to retransmit past a registration,
+/// Loads the initiator so that it registers no memory for blocks in one piece of it: to retransmit past a registration,
 /// soft-RoCE executes it again, which fails (`rxe_do_local_ops`, `rxe_reg_fast_mr`). Without connections.
 pub fn register_nothing() -> Result<()> {
     sh("modprobe -r nvme-rdma")?;
     sh("modprobe nvme-rdma register_always=N").map(drop)
 }
 
-/// Keeps blocks apart: merged ones are in two pieces of memory, which the initiator would register.
-pub fn merge_nothing() -> Result<()> {
+/// Makes a target fetch all data of writes by READs, not from the SENDs of their commands. Without connections.
+pub fn inline_nothing(lab: &Lab, disk: u8, ends: NvmeDisk) -> Result<()> {
+    let port = port(lab, ends.target, Transport::Rdma)?;
+    let link = format!("{port}/subsystems/{}", name(disk));
+    // The size of an enabled port is fixed.
+    fs::remove_file(&link).with_context(|| link.clone())?;
+    sysfs::write(&format!("{port}/param_inline_data_size"), "0")?;
+    symlink(format!("{NVMET}/subsystems/{}", name(disk)), &link).with_context(|| link)
+}
+
+/// Splits blocks into pages: the initiator would register blocks in several pieces of memory.
+pub fn split_blocks() -> Result<()> {
     for disk in fs::read_dir("/sys/block").context("/sys/block")? {
-        let merging = disk.context("/sys/block")?.path().join("queue/nomerges");
-        if merging.to_string_lossy().contains("/nvme") {
-            fs::write(&merging, "2").with_context(|| merging.display().to_string())?;
+        let queue = disk.context("/sys/block")?.path().join("queue");
+        if queue.to_string_lossy().contains("/nvme") {
+            // Linux 6.12 forgets the limit of a path when its controller is reset.
+            for (name, value) in [("max_sectors_kb", "4"), ("nomerges", "2")] {
+                sysfs::write(&queue.join(name).to_string_lossy(), value)?;
+            }
         }
     }
     Ok(())

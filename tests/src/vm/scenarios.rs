@@ -70,6 +70,8 @@ pub const SCENARIOS: &[Scenario] = scenarios! {
         "the same with two NVMe-oF disks behind that port, written";
     "recovery", 900, recovery::run;
         "NVMe-oF reads and writes under random loss, with and without the tail-loss probe, and over TCP";
+    "patterns", 1_500, recovery::patterns;
+        "NVMe-oF under losses of one kind of packets each, and in bursts, without and with the probe";
     "mixed", 240, mixed::run;
         "random operations of QPs, both ways, into that port: reordering, losses and wrong data";
     "impaired", 900, impaired::run;

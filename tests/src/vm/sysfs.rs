@@ -10,3 +10,8 @@ pub fn read(path: impl AsRef<Path>) -> Result<String> {
     let path = path.as_ref();
     Ok(fs::read_to_string(path).with_context(|| path.display().to_string())?.trim().to_owned())
 }
+
+/// Whether the running kernel's release starts with this.
+pub fn kernel_is(release: &str) -> Result<bool> {
+    Ok(read("/proc/sys/kernel/osrelease")?.starts_with(release))
+}

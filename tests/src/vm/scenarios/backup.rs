@@ -152,7 +152,7 @@ impl Bench<'_> {
     fn probed(&mut self) -> Result<()> {
         nvme::register_nothing()?;
         let disks = self.connect()?;
-        nvme::merge_nothing()?;
+        nvme::split_blocks()?;
         let job = self.direction.job();
         self.losses("DCQCN with room, no registrations", job, &disks)?;
         for host in FAR.into_iter().chain([NEAR]) {

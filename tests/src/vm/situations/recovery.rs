@@ -95,7 +95,7 @@ fn nvme(hosts: &mut Hosts, report: &mut Report, name: &str, topology: Topology) 
         captured.extend(packets);
         report.equals(&format!("recovery, {name}: fio with crc32c failed"), done.failed, false);
         let bound_ms = match pattern {
-            "randwrite" if kernel_is("6.1.")? => LONGEST_READ_MS,
+            "randwrite" if sysfs::kernel_is("6.1.")? => LONGEST_READ_MS,
             _ => LONGEST_MS,
         };
         report.at_most(&format!("recovery, {name}: longest, ms"), done.max_ms, bound_ms);
@@ -139,10 +139,6 @@ fn check(hosts: &mut Hosts, report: &mut Report, name: &str, before: u64, packet
     report.at_least(&format!("recovery, {name}: NAKs captured"), naks as f64, 1.0);
     report.equals(&format!("recovery, {name}: packets from the wrong guest"), stray(packets), 0);
     Ok(())
-}
-
-fn kernel_is(release: &str) -> Result<bool> {
-    Ok(sysfs::read("/proc/sys/kernel/osrelease")?.starts_with(release))
 }
 
 /// fio on the disk under loss, and the packets at the bridge's ports.
