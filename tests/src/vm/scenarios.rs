@@ -38,7 +38,7 @@ macro_rules! scenarios {
 pub const SCENARIOS: &[Scenario] = scenarios! {
     "verifier", 120, verifier::run, is_ci;
         "every program loads, attaches in every mode, detaches and leaves no state";
-    "vectors", 180, vectors::run;
+    "vectors", 480, vectors::run;
         "the packets of tests/vectors give the stored bytes, times and counters";
     "incast", 120, incast::write;
         "four WRITE QPs of two hosts into a port of 20 Mbit/s, without and with dcqcn";
