@@ -59,8 +59,8 @@ const KINDS: [(&str, u32, &[Opcode], &[&str]); 5] = [
 const BURSTS: &str = "netem limit 10000 loss gemodel 0.1% 20%";
 /// Longest access with the probe under each of these losses, ms.
 const LONGEST_MS: f64 = 2_000.0;
-/// The same on Linux 6.1 if READ responses are lost: without a probe for the rest of a READ that is lost again,
-/// soft-RoCE's timer expires, perhaps twice.
+/// Bound on Linux 6.1 if READ responses are lost, ms: only soft-RoCE's timer recovers a READ whose retransmission is
+/// lost too, and it may expire twice.
 const LONGEST_BY_TIMER_MS: f64 = 10_000.0;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
