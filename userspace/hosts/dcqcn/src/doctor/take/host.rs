@@ -137,7 +137,8 @@ fn nvme_unsplit(sys: &Path, page_kb: u64) -> Vec<String> {
             });
             let merges = read(&disk, "nomerges") != Some(2);
             if merges || !head.as_ref().is_some_and(|head| is_split(&sys.join("block").join(head))) {
-                unsplit.extend(head.into_iter().chain([name]));
+                // Several paths have one head.
+                unsplit.extend(head.filter(|head| !unsplit.contains(head)).into_iter().chain([name]));
             }
         }
     }
@@ -204,6 +205,12 @@ mod tests {
         assert_eq!(found(), ["nvme1n1", "nvme1c1n1"], "its path merges blocks");
         file("class/nvme/nvme1/nvme1c1n1/queue/nomerges", "2\n");
         assert!(found().is_empty());
+        file("class/nvme/nvme1/nvme1c1n1/queue/nomerges", "0\n");
+        file("class/nvme/nvme3/transport", "rdma\n");
+        file("class/nvme/nvme3/nvme1c3n1/queue/max_sectors_kb", "1024\n");
+        assert_eq!(found(), ["nvme1n1", "nvme1c1n1", "nvme1c3n1"], "two paths");
+        std::fs::remove_dir_all(sys.path().join("class/nvme/nvme3")).unwrap();
+        file("class/nvme/nvme1/nvme1c1n1/queue/nomerges", "2\n");
         file("class/nvme/nvme2/transport", "rdma\n");
         file("class/nvme/nvme2/nvme2n1/queue/max_sectors_kb", "6\n");
         assert_eq!(found(), ["nvme2n1"], "without multipath");
