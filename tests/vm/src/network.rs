@@ -123,7 +123,7 @@ impl Port {
     }
 
     pub(super) fn monitor(&self) -> PathBuf {
-        std::env::temp_dir().join(format!("{}-{}.qmp", self.netns, self.number))
+        monitor(&self.netns, self.number)
     }
 
     /// The tap of each NIC; of the third one for management.
@@ -144,6 +144,13 @@ pub(super) fn tap(number: u8) -> String {
     format!("tap{number}")
 }
 
+fn monitor(netns: &str, number: u8) -> PathBuf {
+    std::env::temp_dir().join(format!("{netns}-{number}.qmp"))
+}
+
+/// Name of the namespace, before the PID.
+const NETNS: &str = "dcqcn-vm-";
+
 /// The namespace, removed on drop.
 pub(super) struct Network {
     pub(super) netns: String,
@@ -160,7 +167,8 @@ const LACP_MASK: &str = "4";
 impl Network {
     /// A bridge with the taps of two guests, and the taps of a third one.
     pub(super) fn new(nic: Nic, layout: Layout) -> Result<Self> {
-        let netns = format!("dcqcn-vm-{}", std::process::id());
+        remove_abandoned();
+        let netns = format!("{NETNS}{}", std::process::id());
         let ports = [1, 2, MIDDLE].map(|number| Port { netns: netns.clone(), number, nic, layout });
         ip(&["netns", "add", &netns])?;
         // From here on it is removed on any failure.
@@ -217,6 +225,22 @@ impl Drop for Network {
     }
 }
 
+/// Removes what runs left that were killed.
+fn remove_abandoned() {
+    let namespaces = std::fs::read_dir("/run/netns").into_iter().flatten().filter_map(Result::ok);
+    let names = namespaces.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    for netns in names.filter(|name| is_abandoned(name)) {
+        // Another run may do the same.
+        drop(ip(&["netns", "del", &netns]));
+        [1, 2, MIDDLE].map(|number| drop(std::fs::remove_file(monitor(&netns, number))));
+    }
+}
+
+fn is_abandoned(netns: &str) -> bool {
+    let pid = netns.strip_prefix(NETNS).and_then(|pid| pid.parse::<u32>().ok());
+    pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+}
+
 fn ip(arguments: &[&str]) -> Result<()> {
     run::capture(Command::new("ip").args(arguments)).map(drop)
 }
@@ -224,6 +248,15 @@ fn ip(arguments: &[&str]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn namespaces_of_ended_runs_are_abandoned() {
+        let own = format!("{NETNS}{}", std::process::id());
+        assert_eq!(
+            [own.as_str(), "dcqcn-vm-4294967295", "dcqcn-vm-x", "other-4294967295"].map(is_abandoned),
+            [false, true, false, false]
+        );
+    }
 
     #[test]
     fn middle_guest_is_the_only_path() {
