@@ -56,9 +56,26 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
         .filter(|(_, words)| !words.is_empty())
 }
 
+/// The words of a line for an error, cut to a readable length.
+pub(crate) fn quoted(words: &[&str]) -> String {
+    const MAX_CHARS: usize = 160;
+    let line = words.join(" ");
+    match line.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("`{}...`", &line[..end]),
+        None => format!("`{line}`"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_line_quoted_in_part() {
+        assert_eq!(quoted(&["0", "1"]), "`0 1`");
+        let long = quoted(&["é"; 1_000]);
+        assert!(long.chars().count() == 165 && long.ends_with("...`"), "{long}");
+    }
 
     #[test]
     fn byte_order_mark_skipped() {

@@ -12,7 +12,7 @@ use dcqcn_params::quantity::in_range;
 
 use super::{MAX_FLOW_BYTES, MAX_FLOWS, Workload};
 use crate::network::agenda::MAX_TIME_NS;
-use crate::network::read::{FileError, words};
+use crate::network::read::{FileError, quoted, words};
 use crate::network::topology::{Link, MAX_NODES, Topology};
 
 /// Name of a node with an id of these files.
@@ -52,8 +52,8 @@ impl Workload {
             };
             let Some(((src, dst), (bytes, start_ns))) = flow else {
                 let what = format!(
-                    "`{}` is not a flow: write SRC DST PG DPORT BYTES SECONDS, as in `2 1 3 100 200000 2.01`",
-                    words.join(" ")
+                    "{} is not a flow: write SRC DST PG DPORT BYTES SECONDS, as in `2 1 3 100 200000 2.01`",
+                    quoted(&words)
                 );
                 return Err(FileError::new(name, line, what));
             };
@@ -265,7 +265,7 @@ impl Topology {
         let mut found = 0;
         for (line, words) in lines.iter().skip(first_link).take(link_count as usize) {
             let link = link(words, &new_index).map_err(|what| {
-                FileError::new(name, *line, format!("`{}` is not a link: {what}", words.join(" ")))
+                FileError::new(name, *line, format!("{} is not a link: {what}", quoted(words)))
             })?;
             found += 1;
             let (a, b) = (link.a, link.b);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{MAX_FLOWS, Wait, Workload};
 use crate::network::agenda::MAX_TIME_NS;
-use crate::network::read::{FileError, words};
+use crate::network::read::{FileError, quoted, words};
 
 /// Maximum number of dependencies, which take some 4 GB.
 const MAX_EDGES: u64 = 100_000_000;
@@ -58,8 +58,8 @@ impl Workload {
                 ["trigger", rest @ ..] => {
                     let Some((id, kind, count)) = trigger(rest) else {
                         return refuse(format!(
-                            "`{}` is not a trigger: write `trigger id N oneshot`, `multishot` or `barrier count N`",
-                            words.join(" ")
+                            "{} is not a trigger: write `trigger id N oneshot`, `multishot` or `barrier count N`",
+                            quoted(&words)
                         ));
                     };
                     let trigger = triggers.entry(id).or_default();
@@ -81,7 +81,7 @@ impl Workload {
                         "failures of switches are not supported: use `--fault` for failing links".to_owned(),
                     );
                 }
-                _ => return refuse(format!("`{}` is neither a connection nor a trigger", words.join(" "))),
+                _ => return refuse(format!("{} is neither a connection nor a trigger", quoted(&words))),
             }
         }
         let found = workload.flows().len();
@@ -173,8 +173,8 @@ fn connection(ends: &str, words: &[&str], nodes: u32) -> Result<Connection, Stri
         ends.split_once("->").and_then(|(src, dst)| Some([src.parse::<u32>().ok()?, dst.parse().ok()?]));
     let (Some([src, dst]), Some(connection)) = (numbers, attributes(words)) else {
         return Err(format!(
-            "`{ends} {}` is not a connection: write SRC->DST start PICOSECONDS size BYTES; a start is at most 274 s",
-            words.join(" ")
+            "{} is not a connection: write SRC->DST start PICOSECONDS size BYTES; a start is at most 274 s",
+            quoted(&[&[ends], words].concat())
         ));
     };
     if src == dst {

@@ -12,7 +12,7 @@
 
 use super::collective::{Collective, Pairs};
 use super::{MAX_FLOW_BYTES, Wait, Workload};
-use crate::network::read::{FileError, words};
+use crate::network::read::{FileError, quoted, words};
 
 /// Assignment of ranks to groups.
 #[derive(Clone, Copy, Debug)]
@@ -250,8 +250,7 @@ impl Shape {
 }
 
 fn layer(name: &str, line: usize, words: &[&str]) -> Result<[Step; 3], FileError> {
-    let refuse =
-        |what: &str| FileError::new(name, line, format!("`{}` is not a layer: {what}", words.join(" ")));
+    let refuse = |what: &str| FileError::new(name, line, format!("{} is not a layer: {what}", quoted(words)));
     let [_, _, steps @ .., _update] = words else {
         return Err(refuse("it needs a name, a dependency, three steps and a time"));
     };

@@ -6,7 +6,7 @@
 
 use super::{MAX_FLOW_BYTES, SizeWeight, Workload};
 use crate::network::random::Random;
-use crate::network::read::{FileError, words};
+use crate::network::read::{FileError, quoted, words};
 
 /// Cumulative distribution of flow sizes, linear between its points.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,7 +114,8 @@ fn weight(name: &str, line: usize, text: &str) -> Result<SizeWeight, FileError> 
         }
         _ => {
             let what = format!(
-                "`{text}` is not a flow size: write BYTES,WEIGHT in whole numbers from 1 on, as in `16384,3`"
+                "{} is not a flow size: write BYTES,WEIGHT in whole numbers from 1 on, as in `16384,3`",
+                quoted(&[text])
             );
             Err(FileError::new(name, line, what))
         }
@@ -131,9 +132,9 @@ fn cumulative<'t>(
         let numbers: Vec<f64> = words.iter().filter_map(|word| word.parse().ok()).collect();
         let (&[bytes, percent], 2) = (numbers.as_slice(), words.len()) else {
             let what = format!(
-                "`{}` is not a point of a distribution: write BYTES PERCENT, as in `10000 15`, or BYTES,WEIGHT on \
+                "{} is not a point of a distribution: write BYTES PERCENT, as in `10000 15`, or BYTES,WEIGHT on \
                  every line",
-                words.join(" ")
+                quoted(&words)
             );
             return Err(FileError::new(name, line, what));
         };
