@@ -1,8 +1,8 @@
 //! The files of HPCC's simulator: flows, and topologies.
 //!
 //! Both number nodes, switches included, from 0; a topology keeps these ids in the names of its nodes. A flow
-//! file starts with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file
-//! starts with the numbers of nodes, switches and links and the list of switches; each line is
+//! file starts with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`, without DPORT in ConWeave's
+//! files. A topology file starts with the numbers of nodes, switches and links and the list of switches; each line is
 //! `A B RATE DELAY ERROR_RATE`. Descendants of that simulator extend the first line.
 
 use std::collections::{BTreeSet, HashMap};
@@ -42,10 +42,12 @@ impl Workload {
             let what = format!("{count} flows are out of range: 1 to {MAX_FLOWS}");
             return Err(FileError::new(name, line, what));
         }
-        let mut flows = Vec::new();
+        let (mut flows, mut width) = (Vec::new(), None);
         for (line, words) in lines.by_ref().take(count) {
+            let is_like_first = *width.get_or_insert(words.len()) == words.len();
             let flow = match words.as_slice() {
-                [src, dst, _group, _port, bytes, start] => {
+                _ if !is_like_first => None,
+                [src, dst, _group, bytes, start] | [src, dst, _group, _, bytes, start] => {
                     src.parse().ok().zip(dst.parse().ok()).zip(bytes.parse().ok().zip(nanoseconds(start)))
                 }
                 _ => None,
@@ -353,6 +355,8 @@ mod tests {
             .map(|flow| (workload.ends(flow).unwrap().src, flow.bytes, flow.start_ns))
             .collect();
         assert_eq!(read, [(2, 200_000, 500), (3, 150_000, 500_000_000)]);
+        let without_port = text.replace(" 3 100 ", " 3 ");
+        assert_eq!(Workload::hpcc("flow.txt", &without_port, 3, &hosts(4)), Ok(workload));
         let early = Workload::hpcc("f", "1\n0 1 3 100 5 0.25\n", 3, &hosts(2)).unwrap();
         assert_eq!(early.flows()[0].start_ns, 250_000_000);
         let exponents =
@@ -362,6 +366,7 @@ mod tests {
             ("x", "f:1: the first line must be the number of flows"),
             ("# flows\nx", "f:2: the first line must be the number of flows"),
             ("1\n0 1 3\n", "f:2: `0 1 3` is not a flow"),
+            ("2\n0 1 3 100 5 0\n0 1 3 100 5\n", "f:3: `0 1 3 100 5` is not a flow"),
             ("3\n0 1 3 100 5 0\n", "f: the first line announces 3 flows, but 1 follow"),
             ("1\n1 1 3 100 5 0\n", "f:2: SRC and DST are the same host"),
             ("1\n0 1 3 100 5 0.+5\n", "f:2: `0 1 3 100 5 0.+5` is not a flow"),
