@@ -8,6 +8,7 @@
 //! (`is_cpu_op`) only launches it: a computation. Control dependencies are ignored, as by Chakra's feeder:
 //! those of PyTorch are the call stack.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -35,15 +36,24 @@ struct Node {
     attr: Vec<Attribute>,
 }
 
-/// `AttributeProto`, restricted to whole numbers, booleans and text.
+/// `AttributeProto`, restricted to whole numbers, booleans, lists of booleans, and text.
 #[derive(Clone, PartialEq, Message)]
 struct Attribute {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(oneof = "Number", tags = "7, 9, 11, 13, 27")]
     value: Option<Number>,
+    #[prost(message, optional, tag = "28")]
+    flags: Option<Flags>,
     #[prost(string, optional, tag = "29")]
     text: Option<String>,
+}
+
+/// `BoolList`.
+#[derive(Clone, PartialEq, Message)]
+struct Flags {
+    #[prost(bool, repeated, tag = "1")]
+    values: Vec<bool>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -113,6 +123,27 @@ impl Node {
         Ok((collective, self.bytes(file)?))
     }
 
+    /// The group of a collective: `pg_name`, or the number in older traces of STG.
+    ///
+    /// # Errors
+    /// There is neither, and the collective does not use all dimensions of ASTRA-sim's network.
+    fn group(&self, file: &str) -> Result<Cow<'_, str>, FileError> {
+        let group = self.text("pg_name").map(Cow::Borrowed);
+        if let Some(group) = group.or_else(|| Some(self.number("comm_group")?.to_string().into())) {
+            return Ok(group);
+        }
+        let dimensions = self.attr.iter().find(|attribute| attribute.name == "involved_dim");
+        if dimensions
+            .and_then(|attribute| attribute.flags.as_ref())
+            .is_some_and(|d| d.values.contains(&false))
+        {
+            let what = "involved_dim excludes a dimension of ASTRA-sim's network, which a fabric does not have; name \
+                        the group of ranks in pg_name";
+            return Err(self.error(file, what));
+        }
+        Ok(Cow::Borrowed(""))
+    }
+
     fn root(&self) -> Option<u64> {
         ["comm_root", "root_rank"].iter().find_map(|name| self.number(name))
     }
@@ -176,9 +207,9 @@ impl Workload {
             received: Messages::new(),
         };
         // The first rank of each group, and its number of collectives.
-        let mut totals: HashMap<&str, (usize, usize)> = HashMap::new();
+        let mut totals: HashMap<Cow<'_, str>, (usize, usize)> = HashMap::new();
         for (rank, (name, nodes)) in traces.iter().enumerate() {
-            let mut counts: BTreeMap<&str, (usize, &Node)> = BTreeMap::new();
+            let mut counts: BTreeMap<Cow<'_, str>, (usize, &Node)> = BTreeMap::new();
             for node in nodes {
                 let entry = builder.entry(rank, node, &mut counts)?;
                 if builder.known[rank].insert(node.id, entry).is_some() {
@@ -186,7 +217,7 @@ impl Workload {
                 }
             }
             for (group, (count, last)) in counts {
-                let (first, expected) = *totals.entry(group).or_insert((rank, count));
+                let (first, expected) = *totals.entry(group.clone()).or_insert((rank, count));
                 if count != expected {
                     let what = format!(
                         "the last collective of group `{group}` on rank {rank}, number {count}; rank {first} has {expected}"
@@ -223,7 +254,7 @@ struct Builder<'t> {
     /// Ranks and nodes of each collective.
     collectives: Vec<Vec<(usize, &'t Node)>>,
     /// Collectives by group and number in it.
-    indices: HashMap<(&'t str, usize), usize>,
+    indices: HashMap<(Cow<'t, str>, usize), usize>,
     sent: Messages<'t>,
     received: Messages<'t>,
 }
@@ -238,7 +269,7 @@ impl<'t> Builder<'t> {
         &mut self,
         rank: usize,
         node: &'t Node,
-        counts: &mut BTreeMap<&'t str, (usize, &'t Node)>,
+        counts: &mut BTreeMap<Cow<'t, str>, (usize, &'t Node)>,
     ) -> Result<(u32, Wait), FileError> {
         let (host, name, ranks) = (rank as u32, self.file(rank), self.traces.len() as u64);
         let peer = |key: &str| {
@@ -261,8 +292,8 @@ impl<'t> Builder<'t> {
                 (flow, Wait::Delivered)
             }
             COMM_COLL if !on_cpu => {
-                let group = node.text("pg_name").unwrap_or_default();
-                let (count, last) = counts.entry(group).or_insert((0, node));
+                let group = node.group(name)?;
+                let (count, last) = counts.entry(group.clone()).or_insert((0, node));
                 (*count, *last) = (*count + 1, node);
                 let index = *self.indices.entry((group, *count)).or_insert_with(|| {
                     self.collectives.push(Vec::new());
@@ -398,7 +429,7 @@ mod tests {
     use crate::network::workload::MAX_FLOWS;
 
     fn number(name: &str, value: i64) -> Attribute {
-        Attribute { name: name.to_owned(), value: Some(Number::Int64(value)), text: None }
+        Attribute { name: name.to_owned(), value: Some(Number::Int64(value)), ..Attribute::default() }
     }
 
     fn trace(nodes: &[Node]) -> Vec<u8> {
@@ -543,6 +574,34 @@ mod tests {
     }
 
     #[test]
+    fn numbered_groups_are_separate() {
+        let trace = |rank: i64| {
+            let mut reduce = collective(1, 0, &[]);
+            reduce.attr.push(number("comm_group", rank / 2));
+            (format!("t.{rank}.et"), vec![reduce])
+        };
+        let workload = Workload::of_traces(&[0, 1, 2, 3].map(trace), 3).unwrap();
+        let groups: Vec<_> = workload.rounds().iter().map(|round| round.ranks.clone()).collect();
+        assert_eq!(groups, [[0, 1], [2, 3]]);
+    }
+
+    #[test]
+    fn excluded_dimension_needs_group() {
+        let over = |values: &[bool]| {
+            let flags = Some(Flags { values: values.to_vec() });
+            let mut reduce = collective(1, 0, &[]);
+            reduce.attr.push(Attribute { name: "involved_dim".to_owned(), flags, ..Attribute::default() });
+            reduce
+        };
+        assert!(of_four(&[over(&[true, true])]).is_ok());
+        let mut partial = over(&[true, false]);
+        let refused = of_four(&[partial.clone()]).unwrap_err().to_string();
+        assert!(refused.starts_with("t.0.et: node 1 (``): involved_dim excludes a dimension"), "{refused}");
+        partial.attr.push(number("comm_group", 1));
+        assert!(of_four(&[partial]).is_ok());
+    }
+
+    #[test]
     fn duplicate_id_rejected() {
         let refused = of_four(&[collective(1, 0, &[]), node(1, 4, &[], vec![])]).unwrap_err().to_string();
         assert_eq!(refused, "t.0.et: node 1 (``): another node has the same id");
@@ -558,8 +617,7 @@ mod tests {
 
     #[test]
     fn cpu_node_only_launches_collective() {
-        let on_cpu =
-            |on| Attribute { name: "is_cpu_op".to_owned(), value: Some(Number::Bool(on)), text: None };
+        let on_cpu = |on| Attribute { value: Some(Number::Bool(on)), ..number("is_cpu_op", 0) };
         let launch = Node { duration_micros: 5, ..node(1, COMM_COLL, &[], vec![on_cpu(true)]) };
         let mut reduce = collective(2, 0, &[1]);
         reduce.attr.push(on_cpu(false));
