@@ -1,14 +1,16 @@
 //! Workload files of SimAI: the layers of a model, each with computations and collectives.
 //!
-//! The first line has `model_parallel_NPU_group: N`, `ep: N` and `all_gpus: N` (by default all hosts), the
-//! second the number of layers. A layer is `NAME DEPENDENCY`, then three times time, collective and bytes
-//! (forward, input gradient, weight gradient), then the time of the update; times are in nanoseconds. One
-//! iteration is simulated: forward through all layers, then backward. Every GPU is a host of the fabric:
-//! NVLink is not modelled.
+//! The first line has `model_parallel_NPU_group: N` (or starts with `MICRO`, `DATA` or `MODEL`), `ep: N` and
+//! `all_gpus: N` (by default all hosts), the second the number of layers. A layer is `NAME DEPENDENCY`, then
+//! three times time, collective and bytes (forward, input gradient, weight gradient), then the time of the
+//! update; times are in nanoseconds. One iteration is simulated: forward through all layers, then backward.
+//! Every GPU is a host of the fabric: NVLink is not modelled.
 //!
 //! With `pp: N` the layers are those of one pipeline stage. A stage is a block of neighbouring ranks, and
 //! starts when each rank has `ga` messages of `pp_comm` bytes from its counterpart in the stage before;
 //! gradients go the same way back. Micro-batches do not overlap.
+
+use std::collections::BTreeSet;
 
 use super::collective::{Collective, Pairs};
 use super::{MAX_FLOW_BYTES, Wait, Workload};
@@ -54,8 +56,9 @@ impl Workload {
     /// A line is malformed, or there are more GPUs than hosts.
     pub(crate) fn simai(name: &str, text: &str, hosts: u32, class: u8) -> Result<Self, FileError> {
         let mut lines = words(text);
-        let (line, head) = lines.next().unwrap_or((1, Vec::new()));
-        let (shape, transfer) = first_line(&head, hosts).map_err(|what| FileError::new(name, line, what))?;
+        let (first_line, first) = lines.next().unwrap_or((1, Vec::new()));
+        let (shape, transfer) =
+            shape(&first, hosts).map_err(|what| FileError::new(name, first_line, what))?;
         let (line, head) = lines.next().unwrap_or((2, Vec::new()));
         let count = head.first().and_then(|word| word.parse::<usize>().ok()).unwrap_or(usize::MAX);
         let layers: Vec<[Step; 3]> =
@@ -67,8 +70,10 @@ impl Workload {
                 format!("the second line must be the number of layers, of which {} follow", layers.len()),
             ));
         }
-        let of_stage: u64 =
-            layers.iter().flatten().map(|step| shape.flows(*step)).fold(0, u64::saturating_add);
+        let forward: Vec<Step> = layers.iter().map(|layer| layer[0]).collect();
+        let backward = backward(&first, &layers).map_err(|what| FileError::new(name, first_line, what))?;
+        let steps = forward.iter().chain(&backward);
+        let of_stage = steps.map(|step| shape.flows(*step)).fold(0, u64::saturating_add);
         let transfers = u64::from(shape.pipeline - 1) * 2 * shape.flows_of(transfer);
         let flows = of_stage.saturating_mul(shape.pipeline.into()).saturating_add(transfers);
         let mut model = Model { workload: Self::new(), pairs: Pairs::new(class), shape, ready: Vec::new() };
@@ -78,23 +83,20 @@ impl Workload {
             if stage > 0 {
                 model.transfer(stage - 1, stage, transfer);
             }
-            layers.iter().for_each(|layer| model.step(layer[0], stage));
+            forward.iter().for_each(|step| model.step(*step, stage));
         }
         for stage in (0..shape.pipeline).rev() {
             if stage + 1 < shape.pipeline {
                 model.transfer(stage + 1, stage, transfer);
             }
-            for layer in layers.iter().rev() {
-                model.step(layer[1], stage);
-                model.step(layer[2], stage);
-            }
+            backward.iter().for_each(|step| model.step(*step, stage));
         }
         Ok(model.workload)
     }
 }
 
 /// Ranks and transfers of the first line of a file, for a fabric of `hosts` hosts.
-fn first_line(head: &[&str], hosts: u32) -> Result<(Shape, Transfer), String> {
+fn shape(head: &[&str], hosts: u32) -> Result<(Shape, Transfer), String> {
     /// Upper bound: more micro-batches than any model has.
     const MAX_MESSAGES: u32 = 4_096;
     // SimAI writes `pp_comm` with and without a colon.
@@ -109,18 +111,25 @@ fn first_line(head: &[&str], hosts: u32) -> Result<(Shape, Transfer), String> {
     let count = |key: &str| -> Result<_, String> {
         Ok(number(key)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
     };
-    let Some(tensor) = count("model_parallel_NPU_group:")? else {
+    // Older versions of AICB leave the number of GPUs to the network.
+    let ranks = count("all_gpus:")?.unwrap_or(hosts);
+    let group = match head.first() {
+        // Data parallelism only, or tensor parallelism only.
+        Some(&("MICRO" | "DATA")) => Some(1),
+        Some(&"MODEL") => Some(ranks),
+        _ => count("model_parallel_NPU_group:")?,
+    };
+    let Some(tensor) = group else {
         // `NODES GPUS_PER_SERVER NV_SWITCHES SWITCHES LINKS GPU_TYPE`.
         let is_topology = head.len() == 6 && head.iter().take(5).all(|word| word.parse::<u32>().is_ok());
         let what = if is_topology {
             "it is a topology of SimAI, not a workload; use `--topology file:FILE`"
         } else {
-            "the first line must have `model_parallel_NPU_group: N`, and may have `all_gpus: N`"
+            "the first line must have `model_parallel_NPU_group: N` or start with MICRO, DATA or MODEL, and may have \
+             `all_gpus: N`"
         };
         return Err(what.to_owned());
     };
-    // Older versions of AICB leave the number of GPUs to the network.
-    let ranks = count("all_gpus:")?.unwrap_or(hosts);
     let (pipeline, expert) = (count("pp:")?.unwrap_or(1), count("ep:")?.unwrap_or(1));
     let shape = Shape { ranks, tensor, expert, pipeline };
     let messages = count("ga:")?.unwrap_or(1);
@@ -144,9 +153,46 @@ fn first_line(head: &[&str], hosts: u32) -> Result<(Shape, Transfer), String> {
         ));
     }
     if pipeline > 1 && bytes == 0 {
-        return Err("`pp_comm: N` is missing: `pp` is greater than 1".to_owned());
+        return Err("`pp_comm: N`, at least 1, is missing: `pp` is greater than 1".to_owned());
     }
     Ok((shape, Transfer { messages, bytes }))
+}
+
+/// Layers that the first line lists after their number, as in `checkpoints: 2 0 9`.
+fn listed(head: &[&str], key: &str, layers: usize) -> Result<BTreeSet<usize>, String> {
+    let Some(at) = head.iter().position(|word| *word == key) else { return Ok(BTreeSet::new()) };
+    let count = head.get(at + 1).copied().unwrap_or_default();
+    let listed = count.parse::<usize>().ok().and_then(|count| head.get(at + 2..)?.get(..count));
+    let number = |word: &&str| word.parse::<usize>().ok().filter(|layer| *layer < layers);
+    let numbers = listed.and_then(|words: &[&str]| words.iter().map(number).collect());
+    numbers.ok_or_else(|| {
+        format!(
+            "{key} {count}: expected the number of layers listed, then each, 0 to {}",
+            layers.saturating_sub(1)
+        )
+    })
+}
+
+/// The steps of the backward pass. Before a layer in `checkpoint_initiates`, the forward pass is repeated from the last
+/// layer in `checkpoints`.
+fn backward(head: &[&str], layers: &[[Step; 3]]) -> Result<Vec<Step>, String> {
+    let checkpoints = listed(head, "checkpoints:", layers.len())?;
+    let initiates = listed(head, "checkpoint_initiates:", layers.len())?;
+    let mut steps = Vec::new();
+    for (index, [_, input, weight]) in layers.iter().enumerate().rev() {
+        if initiates.contains(&index) {
+            let from = checkpoints.range(..=index).next_back();
+            // Each layer is repeated at most once.
+            let Some(&from) = from.filter(|&&from| initiates.range(from..index).next().is_none()) else {
+                return Err(format!(
+                    "checkpoint_initiates: layer {index} needs a checkpoint from which no other layer repeats"
+                ));
+            };
+            steps.extend(layers[from..index].iter().map(|layer| layer[0]));
+        }
+        steps.extend([*input, *weight]);
+    }
+    Ok(steps)
 }
 
 /// A workload under construction, with every rank's last step.
@@ -262,7 +308,9 @@ fn layer(name: &str, line: usize, words: &[&str]) -> Result<[Step; 3], FileError
             return Err(refuse("times and bytes are whole numbers"));
         };
         let collective = collective(kind, default).ok_or_else(|| {
-            refuse("known collectives are NONE, ALLREDUCE, ALLGATHER, REDUCESCATTER and ALLTOALL, with _EP or _DP_EP")
+            refuse(
+                "known collectives are NONE, ALLREDUCE, ALLGATHER, REDUCESCATTER, ALLTOALL and BROADCAST, with _EP or _DP_EP",
+            )
         })?;
         let collective = collective.filter(|_| bytes > 0);
         Ok(Step { compute_ns, collective: collective.map(|(kind, group)| (kind, group, bytes)) })
@@ -291,6 +339,7 @@ fn collective(word: &str, default: Group) -> Option<Option<(Collective, Group)>>
         "ALLGATHER" => Collective::AllGather,
         "REDUCESCATTER" => Collective::ReduceScatter,
         "ALLTOALL" => Collective::AllToAll,
+        "BROADCAST" => Collective::Broadcast,
         _ => return None,
     };
     Some(Some((collective, group)))
@@ -334,6 +383,41 @@ mod tests {
     fn empty_collective_sends_nothing() {
         let with = |kind: &str| Workload::simai("w", &FILE.replace("1000 NONE", kind), 8, 3);
         assert_eq!(with("1000 ALLREDUCE"), with("1000 NONE"));
+    }
+
+    #[test]
+    fn policy_replaces_group_size() {
+        let with = |head: &str| {
+            let text = FILE.replacen("HYBRID_TRANSFORMER_FWD_IN_BCKWD", head, 1);
+            Workload::simai(
+                "w",
+                &text.replace("_DP_EP", "").replace("_EP", "").replace("ep: 2", "ep: 1"),
+                8,
+                3,
+            )
+        };
+        let group = |size: u32| with(&format!("HYBRID_TRANSFORMER model_parallel_NPU_group: {size}"));
+        assert_eq!([with("MICRO"), with("DATA"), with("MODEL")], [group(1), group(1), group(8)]);
+    }
+
+    #[test]
+    fn broadcast_sends_to_all_of_group() {
+        let text = FILE.replace("ALLTOALL_EP 400", "BROADCAST 400");
+        let workload = Workload::simai("w", &text, 8, 3).unwrap();
+        let sent = workload.flows().iter().filter(|flow| flow.bytes == 400);
+        let ends: Vec<_> = sent.filter_map(|flow| workload.ends(flow)).map(|p| (p.src, p.dst)).collect();
+        assert_eq!(ends, [(0, 1), (2, 3), (4, 5), (6, 7)]);
+    }
+
+    #[test]
+    fn forward_repeated_from_checkpoint() {
+        // All layers of the forward pass, 0 and 1 again before 2 goes backward, and the times of the rest.
+        let layers: String =
+            [10, 20, 30].map(|ns| format!("l -1 {ns} NONE 0 1 NONE 0 0 NONE 0 0\n")).concat();
+        let head = "X model_parallel_NPU_group: 1 checkpoints: 1 0 checkpoint_initiates: 1 2\n3\n";
+        let workload = Workload::simai("w", &format!("{head}{layers}"), 1, 3).unwrap();
+        let times: Vec<_> = workload.flows().iter().map(|flow| flow.delay_ns).collect();
+        assert_eq!(times, [0, 10, 20, 30, 10, 20, 1, 1, 1]);
     }
 
     #[test]
@@ -407,11 +491,21 @@ mod tests {
             ),
             (FILE.replace("pp: 1", "pp: 3"), 8, "w:1: 8 GPUs cannot be divided into 3 stages"),
             (FILE.replace("pp: 1", "pp: 0"), 8, "w:1: 8 GPUs cannot be divided into 0 stages"),
-            (FILE.replace("pp: 1", "pp: 2"), 8, "w:1: `pp_comm: N` is missing"),
+            (FILE.replace("pp: 1", "pp: 2"), 8, "w:1: `pp_comm: N`, at least 1, is missing"),
+            (
+                FILE.replace("checkpoints: 0", "checkpoints: 2 0"),
+                8,
+                "w:1: checkpoints: 2: expected the number of layers listed, then each, 0 to 1",
+            ),
+            (
+                FILE.replace("checkpoints: 0", "checkpoints: 1 1 checkpoint_initiates: 1 0"),
+                8,
+                "w:1: checkpoint_initiates: layer 0 needs a checkpoint",
+            ),
             (FILE.replace("ep: 2", "ep: two"), 8, "w:1: ep: two: expected a number up to 1000000000000"),
             (FILE.replace("ga: 1", "ga: 1 pp_comm: -5"), 8, "w:1: pp_comm: -5: expected a number"),
             (FILE.replace("ga: 1", "ga: 5000"), 8, "w:1: ga: 5000 is out of range: 1 to 4096"),
-            (FILE.replace("ALLTOALL_EP", "BROADCAST"), 8, "w:4: `experts -1 100 BROADCAST"),
+            (FILE.replace("ALLTOALL_EP", "GATHER"), 8, "w:4: `experts -1 100 GATHER"),
             (
                 FILE.replace("\n2\n", "\n3\n"),
                 8,
