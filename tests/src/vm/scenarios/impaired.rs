@@ -24,6 +24,8 @@ const COUNTED: u32 = 20;
 /// Longest time without a completion with the probe: soft-RoCE's timer of 4.3 s twice, as its first
 /// retransmission may be lost too, or half as long again as without the probe.
 const LONGEST_MS: f64 = 10_000.0;
+/// The same on Linux 6.1 where a fifth of the packets is affected: the timer four times, as no probe repeats a READ.
+const LONGEST_BY_TIMER_MS: f64 = 18_000.0;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     operations::install()?;
@@ -39,6 +41,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         lab.on_host(host, ATTACH)?;
     }
     let _daemon = Background::start("dcqcn run h1 h2")?;
+    let is_old = sysfs::kernel_is("6.1.")?;
     for (netem, (failed_off, longest_off_ms)) in IMPAIRMENTS.into_iter().zip(all_off) {
         let before = probes(&lab)?;
         let results = measure(&lab, netem)?;
@@ -47,7 +50,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         let failed = results.failed as f64;
         report.at_most(&format!("{netem}, probe: failed operations, as without"), failed, failed_off);
         let longest_ms = results.longest_ms as f64;
-        let bound_ms = LONGEST_MS.max(1.5 * longest_off_ms);
+        let by_timer = is_old && netem.starts_with("loss 5%");
+        let bound_ms = if by_timer { LONGEST_BY_TIMER_MS } else { LONGEST_MS.max(1.5 * longest_off_ms) };
         report.at_most(&format!("{netem}, probe: longest without a completion, ms"), longest_ms, bound_ms);
     }
     Ok(())
