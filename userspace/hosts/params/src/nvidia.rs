@@ -603,6 +603,8 @@ mod tests {
             "mlxconfig -y -d /dev/mst/mt4125_pciconf0 set RPG_AI_RATE_P1=20 RPG_GD_P1=11\n",
             "mstconfig -d 17:00.0 -y s \\\n  RPG_AI_RATE_P1=20 \\\n  RPG_GD_P1=11",
             "mlxconfig -y -d x set RPG_AI_RATE_P1=20 \\\n RPG_GD_P1=11 \\",
+            "echo 20 >/sys/class/net/${i}/ecn/rpg_ai_rate\necho 11 > /sys/class/net/\"$i\"/ecn/rpg_gd || true\n",
+            "rpg_gd=$(cat a/rpg_gd)\nrpg_gd=`cat rpg_gd`\necho 20 > rpg_ai_rate\n[ $rpg_gd = 11 ] || echo 11 > rpg_gd\n",
             "echo 20 > /sys/class/net/x/ecn/rpg_ai_rate\necho 11 > /sys/class/net/x/ecn/rpg_gd\n",
             "echo 20 | sudo tee /sys/class/net/x/ecn/rpg_ai_rate\nsudo sh -c 'echo -n 11 >> ecn/rpg_gd'\n",
             "echo \"20\" | tee -a ecn/rpg_ai_rate > /dev/null\n[root@a ~]# echo 11 >ecn/rpg_gd\n",
@@ -612,6 +614,7 @@ mod tests {
             "Configurations:   Default    Next Boot\n RPG_AI_RATE_P1    5    20\n* RPG_GD_P1   11  11\n",
             "Configurations:   Next Boot       New\n RPG_AI_RATE_P1    5    20\n RPG_GD_P1   10   11\n",
             "RPG_AI_RATE_P1=<NUM>\nRPG_GD_P1=<False|True>   If set\nRPG_AI_RATE_P1 20\nRPG_GD_P1 11\n",
+            "$ cat ecn/roce_np/x\n# cat roce/rpg_ai_rate\n20\n[a@b ~]$ sudo cat rpg_gd\n11\n[a@b ~]$ cat rpg_gd\nexit\n",
             "::::::::::::::\nrpg_ai_rate\n::::::::::::::\n20\n::::::::::::::\necn/rpg_gd\n::::::::::::::\n11\n",
         ] {
             let import = dumped(text, None);
@@ -644,6 +647,21 @@ mod tests {
     }
 
     #[test]
+    fn json_of_mlxconfig_imported() {
+        let text = "{\n\"Device #1\" : \n{\n\"device\" : \"17:00.0\",\n\"tlv_configuration\" : \n{\n\"RPG_AI_RATE_P1\" : \n\
+                    {\n\"current_value\" : 10,\n\"default_value\" : 5,\n\"modified\" : true,\n\"next_value\" : 20,\n\
+                    \"read_only\" : false\n},\n\"CLAMP_TGT_RATE_P1\" : { \"next_value\" : \"True(1)\" }\n}\n},\n\
+                    \"Device #2\" : {\n\"tlv_configuration\" : {\n\"RPG_AI_RATE_P1\" : { \"next_value\" : 7 }\n}\n}\n}\n";
+        let import = dumped(text, None);
+        assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 10_000_000);
+        assert_eq!(config(&import).scalars.clamp_tgt_rate, 1);
+        let notes = reasons(&import);
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].starts_with("7 ignored: ") && notes[0].contains(":7 has 10"), "{notes:?}");
+        assert!(notes[1].starts_with("rpg_ai_rate becomes 20"), "{notes:?}");
+    }
+
+    #[test]
     fn two_port_dump_imports_one_port() {
         let text = "  RPG_AI_RATE_P1  5\n  RPG_AI_RATE_P2  10\n  CNP_DSCP_P1 48\n  CNP_DSCP_P2 48\n  \
                     ROCE_CC_PRIO_MASK_P1 8\n  ROCE_CC_ALGORITHM_P1 QCN(1)\n  RPG_GD_P1 N/A\n  SRIOV_EN True(1)\n";
@@ -672,6 +690,7 @@ mod tests {
                 "CNP_RES_PRIO_MODE_P1 True(1)",
                 Some("no counterpart: every CNP has the priority cnp_802p_prio"),
             ),
+            ("ROCE_CC_ALGORITHM_P1=ECN", None),
             ("ROCE_CC_LEGACY_DCQCN True(1)", None),
             ("USER_PROGRAMMABLE_CC False(0)", None),
         ] {

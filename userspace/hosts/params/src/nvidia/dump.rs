@@ -1,9 +1,11 @@
-//! Text dumps: of `mlxconfig query`, of `grep -r . DIR`, of `tail -n +1 FILES` and `more FILES`, of `mlxreg`, lists of
-//! `NAME = VALUE`, and `mlxconfig set` and `echo VALUE > FILE` commands.
+//! Text dumps: of `mlxconfig query` (also `-j`), of `grep -r . DIR`, of `tail -n +1 FILES` and `more FILES`, of
+//! `mlxreg`, lists of `NAME = VALUE`, `mlxconfig set` and `echo VALUE > FILE` commands, and shells with `cat FILE`.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 use super::{Error, Import, Note, RP, find_entry, shown, with_priorities, without_counterpart};
 
@@ -23,6 +25,8 @@ struct Line {
 
 impl Import {
     pub(super) fn dump(&mut self, path: &Path, text: &str, port: Option<u8>) -> Result<(), Error> {
+        let rows = json_rows(text);
+        let text = rows.as_deref().unwrap_or(text);
         let lines = lines(path, text, &mut self.notes);
         let known = lines.iter().filter(|(name, _)| find_entry(name).is_some());
         let known = known.flat_map(|(_, of_ports)| of_ports.values());
@@ -95,7 +99,7 @@ fn unknown(name: &str, value: &str, is_next_to_known: bool) -> Option<String> {
             "set per priority (mask {}); rp_enable and np_enable apply to the whole interface and are unchanged",
             shown(value)
         )),
-        ("roce_cc_algorithm" | "user_programmable_cc", "0") => None,
+        ("roce_cc_algorithm" | "user_programmable_cc", "0") | ("roce_cc_algorithm", "ECN") => None,
         ("roce_cc_legacy_dcqcn", "1") | ("user_programmable_cc" | "roce_cc_legacy_dcqcn", "") => None,
         ("roce_cc_algorithm", _) => {
             Some("selects an algorithm other than ECN; the adapter does not run DCQCN".to_owned())
@@ -143,6 +147,34 @@ fn joined_lines(text: &str) -> Vec<(usize, String)> {
     joined
 }
 
+/// The rows of `mlxconfig -e query` in its JSON (`-j`), each on the line of its name; `None` for other text.
+fn json_rows(text: &str) -> Option<String> {
+    let devices: BTreeMap<String, Value> = serde_json::from_str(text).ok()?;
+    let mut settings = devices.values().find_map(|device| device.get("tlv_configuration"))?;
+    let row = |line: &str| {
+        let name = line.split('"').nth(1)?;
+        if let Some(of_device) = devices.get(name) {
+            settings = of_device.get("tlv_configuration")?;
+        }
+        let of = |key| match settings.get(name)?.get(key)? {
+            Value::String(value) => Some(value.clone()),
+            value => Some(value.to_string()),
+        };
+        let next = of("next_value")?;
+        let before = of("current_value").map(|current| format!("{current} {current} ")).unwrap_or_default();
+        Some(format!("{name} {before}{next}"))
+    };
+    Some(text.lines().map(row).map(Option::unwrap_or_default).collect::<Vec<_>>().join("\n"))
+}
+
+/// The file printed by `cat FILE` after a shell's prompt.
+fn printed_file(line: &str) -> Option<&str> {
+    let (prompt, file) = line.rsplit_once("cat ")?;
+    let prompt = prompt.trim_end().trim_end_matches("sudo").trim_end();
+    let is_command = prompt.is_empty() || prompt.ends_with(['#', '$', '%']);
+    (is_command && !file.contains(char::is_whitespace)).then_some(file)
+}
+
 /// The assignments of a command; other lines unchanged.
 ///
 /// Commands are `echo VALUE > FILE`, `echo VALUE | sudo tee FILE` and `mlxconfig ... set NAME=VALUE...` (also
@@ -153,8 +185,9 @@ fn assignments(line: &str) -> Vec<String> {
     if let Some((value, file)) = echo {
         let value = value.split('|').next().unwrap_or_default();
         let file = file.trim_start_matches(['>', ' ']).trim_start_matches("-a ");
-        let file = file.trim_start_matches(['"', '\'']);
-        let file = file.split([' ', ';', '"', '\'']).next().unwrap_or_default();
+        let file = file.split([' ', ';']).next().unwrap_or_default();
+        // As in `/sys/class/net/"${IF}"/ecn`.
+        let file = file.replace(['"', '\'', '{', '}'], "");
         return vec![format!("{file}={}", value.trim())];
     }
     match line.split_once(" set ").or_else(|| line.split_once(" s ")) {
@@ -172,6 +205,8 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
     let mut heading: Option<String> = None;
     // Whether the next line is a heading of `more`, between two lines of colons.
     let mut is_heading = false;
+    // The file whose number may follow: scripts contain the command without its output.
+    let mut printed: Option<String> = None;
     // Whether the second of two columns counts: without current values (`mlxconfig -e`), and after `mlxconfig set`.
     let mut is_second = false;
     // Priorities with 1 in `enable/PRIORITY`, by directory, with the first line.
@@ -195,8 +230,15 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             heading = Some(file.trim().to_owned());
             continue;
         }
+        if let Some(file) = printed_file(line) {
+            printed = Some(file.to_owned());
+            continue;
+        }
         if line.is_empty() || line.starts_with('#') {
             continue;
+        }
+        if let Some(file) = printed.take().filter(|_| line.bytes().all(|byte| byte.is_ascii_digit())) {
+            heading = Some(file);
         }
         for line in assignments(line) {
             let (name, values) = match heading.take() {
@@ -238,8 +280,8 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
                 _ => None,
             };
             let value = match values.as_slice() {
-                // The type, from `mlxconfig show_confs`.
-                [first, ..] if first.starts_with('<') => continue,
+                // The type, from `mlxconfig show_confs`, or a script's `NAME=$(cat FILE)`.
+                [first, ..] if first.starts_with(['<', '`']) || first.starts_with("$(") => continue,
                 [value] => plain(value),
                 [_, current, _] if is_mlxconfig => plain(current),
                 [_, next] if is_mlxconfig && is_second => plain(next),
