@@ -26,11 +26,15 @@ pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<
     devices.iter().flat_map(of_device).collect()
 }
 
-/// A port with its counters, read below `root`; `None` if its interface is in another network namespace: in shared mode
-/// every namespace lists all devices.
+/// A port with its counters, read below `root`; `None` if its interface is in another network namespace (in shared mode
+/// every namespace lists all devices), or for iWARP, which runs over TCP.
 fn of_port(root: &Path, device: &str, port: RdmaPort, links: &[Link]) -> Option<Rdma> {
     let link = links.iter().find(|link| link.index == port.ifindex)?;
     let sysfs = root.join(CLASS).join(device);
+    // As in `4: RNIC`.
+    if value::<String>(sysfs.join("node_type")).is_some_and(|kind| kind.ends_with("RNIC")) {
+        return None;
+    }
     let before = hw_counters(root, device, port.number);
     Some(Rdma {
         name: device.to_owned(),
@@ -91,10 +95,11 @@ fn port_dir(root: &Path, class: &str, device: &str, port: u32) -> PathBuf {
     root.join(class).join(device).join("ports").join(port.to_string())
 }
 
-/// The counters of an adapter's port, and the packets that it transferred.
+/// The counters of an adapter (mana's marks and sent CNPs) and of its port, and the packets that it transferred.
 fn hw_counters(root: &Path, device: &str, port: u32) -> BTreeMap<String, u64> {
+    let mut counters = values(&root.join(CLASS).join(device).join("hw_counters"));
     let port = port_dir(root, CLASS, device, port);
-    let mut counters = values(&port.join("hw_counters"));
+    counters.extend(values(&port.join("hw_counters")));
     counters.extend(values(&port.join("counters")));
     counters
 }
@@ -129,5 +134,25 @@ mod tests {
             assert_eq!(port.before, BTreeMap::from(counters.map(|(name, value)| (name.to_owned(), value))));
         }
         assert_eq!(read(2, 9), None, "interface of another network namespace");
+        std::fs::write(root.path().join(CLASS).join("mlx4_0/node_type"), "4: RNIC\n").unwrap();
+        assert_eq!(read(1, 7), None, "iWARP");
+    }
+
+    #[test]
+    fn counters_of_device_and_port_read() {
+        let root = tempfile::tempdir().unwrap();
+        for (file, value) in [
+            ("hw_counters/sent_cnps", "5"),
+            ("hw_counters/lifespan", "9"),
+            ("ports/1/hw_counters/received_cnps", "6"),
+            ("ports/1/hw_counters/lifespan", "10"),
+        ] {
+            let path = root.path().join(CLASS).join("mana_0").join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, value).unwrap();
+        }
+        let expected = [("sent_cnps", 5), ("received_cnps", 6), ("lifespan", 10)];
+        let expected = BTreeMap::from(expected.map(|(name, value)| (name.to_owned(), value)));
+        assert_eq!(hw_counters(root.path(), "mana_0", 1), expected);
     }
 }
