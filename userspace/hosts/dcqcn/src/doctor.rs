@@ -133,7 +133,7 @@ fn command(text: &str, netns: &str) -> String {
     }
     match (program, text.strip_prefix(program).unwrap_or_default()) {
         ("dcqcn" | "ip" | "tc", rest) => format!("{program} -n {netns}{rest}"),
-        ("ethtool" | "mlnx_qos" | "tcpdump", _) => format!("ip netns exec {netns} {text}"),
+        ("ethtool" | "dcb" | "tcpdump", _) => format!("ip netns exec {netns} {text}"),
         ("echo", rest) if rest.contains("/sys/class/net/") => {
             format!("ip netns exec {netns} sh -c '{text}'")
         }

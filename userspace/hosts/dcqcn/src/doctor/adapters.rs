@@ -7,6 +7,8 @@
 pub(super) enum CounterMeaning {
     /// PFC frames sent or received.
     Pause,
+    /// Frames of IEEE 802.3x sent or received, which pause all priorities.
+    LinkPause,
     /// Packets of a priority discarded for lack of a buffer.
     Discard,
     /// Packets received with CE.
@@ -16,30 +18,52 @@ pub(super) enum CounterMeaning {
     CnpHandled,
     /// Received CNPs without effect.
     CnpIgnored,
+    /// RDMA packets sent or received.
+    Packets,
 }
 
-use CounterMeaning::{CnpHandled, CnpIgnored, CnpSent, Discard, EcnMarked, Pause};
+use CounterMeaning::{CnpHandled, CnpIgnored, CnpSent, Discard, EcnMarked, LinkPause, Packets, Pause};
 
 /// Names in `ethtool -S` and in `hw_counters`.
-const COUNTERS: [(CounterMeaning, &str); 6] = [
+const COUNTERS: [(CounterMeaning, &str); 8] = [
     (
         Pause,
         "?x_prio#_pause ?x_pfc_ena_frames_pri# ?x_priority_#_xoff.nic ?x_priority_#_xoff port.?x_priority_#_xoff \
          frames_?x_pripause frames_?x_pripause# frames_?x_pripause_# mac_?x_pfc_pri#_pkt_num ?x_pause_prio_# \
-         mac.?x_pause_frames_class# ?x_ppp#_frames",
+         mac.?x_pause_frames_class# ?x_ppp#_frames hc_tc#_?x_pause_phy ?x_pfc_frames ?x_pb_#_pxoff \
+         rx_priority_pause_frames tx_priority_pauseframes",
     ),
-    (Discard, "?x_prio#_discards ?x_prio#_discard tc_no_buffer_discard_uc_tc_#"),
-    (EcnMarked, "np_ecn_marked_roce_packets rx_ecn_marked_pkts RxECNMrkd rx_rdma_ecn_pkts ecn_marked"),
-    (CnpSent, "np_cnp_sent tx_cnp_pkts np_cnp_pkts cnpSent tx_rdma_cnp_pkts"),
-    (CnpHandled, "rp_cnp_handled rx_cnp_pkts cnpHandled rx_rdma_cnp_pkts"),
+    (
+        LinkPause,
+        "?x_global_pause ?x_pause_frames link_xoff_?x.nic port.link_xoff_?x ?x_flow_control_xoff frames_?x_pause \
+         mac_?x_mac_pause_num",
+    ),
+    (
+        Discard,
+        "?x_prio#_discards ?x_prio#_discard rx_prio#_buf_discard rx_prio#_cong_discard rx_discard_packets_cos# \
+         tc_no_buffer_discard_uc_tc_#",
+    ),
+    (
+        EcnMarked,
+        "np_ecn_marked_roce_packets rx_prio#_marked rx_ecn_marked_pkts RxECNMrkd rx_rdma_ecn_pkts ecn_marked \
+         received_ecns",
+    ),
+    (CnpSent, "np_cnp_sent tx_cnp_pkts np_cnp_pkts cnpSent tx_rdma_cnp_pkts tx_cnp_pkt sent_cnps"),
+    (CnpHandled, "rp_cnp_handled rx_cnp_pkts cnpHandled rx_rdma_cnp_pkts rx_cnp_pkt received_cnps"),
     (CnpIgnored, "rp_cnp_ignored cnpIgnored"),
+    (
+        Packets,
+        "port_xmit_packets port_rcv_packets ?x_pkts ?x_pkt ?x_packets ?x_rdma_ucast_pkts ip4InPkts ip4OutPkts \
+         ip6InPkts ip6OutPkts",
+    ),
 ];
 
 /// Kernel drivers of adapters, and the fix that enables both DCQCN points, with the interface as `IFACE`.
 const DRIVERS: [(&str, &str); 8] = [
     (
         "mlx5_core",
-        "`echo 1 > /sys/class/net/IFACE/ecn/roce_np/enable/3`, and the same in `roce_rp` (3: RoCE's priority)",
+        "`echo 1 > /sys/class/net/IFACE/ecn/roce_np/enable/3`, and the same in `roce_rp` (3: RoCE's priority); without \
+         NVIDIA's driver `mlxconfig -d DEVICE set ROCE_CC_PRIO_MASK_P1=8` (mask: priority 3), and reboot",
     ),
     ("bnxt_en", "enable `dcqcn` of the adapter in configfs (`/sys/kernel/config/bnxt_re/DEVICE/ports/1/cc`)"),
     ("ice i40e idpf", "load the RDMA driver with DCQCN on (`irdma` of Intel's package: `dcqcn_enable=1`)"),
@@ -87,14 +111,25 @@ mod tests {
             ("frames_tx_pripause_7", Pause),
             ("mac_rx_pfc_pri3_pkt_num", Pause),
             ("rx_pause_prio_3", Pause),
+            ("hc_tc3_rx_pause_phy", Pause),
+            ("tx_priority_pauseframes", Pause),
+            ("rx_pfc_frames", Pause),
+            ("rx_global_pause", LinkPause),
+            ("link_xoff_rx.nic", LinkPause),
             ("rx_prio0_discards", Discard),
+            ("rx_prio3_buf_discard", Discard),
+            ("rx_discard_packets_cos4", Discard),
+            ("tx_cnp_pkt", CnpSent),
+            ("received_cnps", CnpHandled),
+            ("rx_prio3_marked", EcnMarked),
             ("rx_ecn_marked_pkts", EcnMarked),
             ("RxECNMrkd", EcnMarked),
             ("cnpSent", CnpSent),
             ("rx_rdma_cnp_pkts", CnpHandled),
             ("cnpIgnored", CnpIgnored),
+            ("tx_rdma_ucast_pkts", Packets),
         ] {
-            let all = [Pause, Discard, EcnMarked, CnpSent, CnpHandled, CnpIgnored];
+            let all = [Pause, LinkPause, Discard, EcnMarked, CnpSent, CnpHandled, CnpIgnored, Packets];
             let found: Vec<_> = all.into_iter().filter(|meaning| means(name, *meaning)).collect();
             assert_eq!(found, [meaning], "{name}");
         }

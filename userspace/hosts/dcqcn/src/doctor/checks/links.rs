@@ -194,6 +194,14 @@ fn is_pause(name: &str) -> bool {
     adapters::means(name, CounterMeaning::Pause)
 }
 
+fn is_link_pause(name: &str) -> bool {
+    adapters::means(name, CounterMeaning::LinkPause)
+}
+
+fn is_any_pause(name: &str) -> bool {
+    is_pause(name) || is_link_pause(name)
+}
+
 /// `counters-not-read`: an adapter without counters may hide problems.
 pub(super) fn counters_not_read(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let driver = link.driver.as_deref().filter(|_| link.kind.is_none())?;
@@ -208,7 +216,7 @@ pub(super) fn counters_not_read(snapshot: &Snapshot, link: &Link) -> Option<Find
             .any(|meaning| adapters::means(name, meaning))
     };
     let counts_cnps = hardware.is_empty() || hardware.iter().any(|device| device.after.keys().any(is_cnp));
-    let missing = match (link.counts(is_pause), counts_cnps) {
+    let missing = match (link.counts(is_any_pause), counts_cnps) {
         (true, true) => return None,
         (false, true) => "pauses",
         (true, false) => "CNPs",
@@ -253,18 +261,21 @@ fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
 pub(super) fn pause_before_marks(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
     let iface = &link.name;
     // The NIC consumes the frames it acts on; other frames may be counted by both.
-    let [driver, own] = [link.grown(is_pause), own_pauses(snapshot, iface)].map(|counters| {
-        let sum = counters.values().copied().fold(0, u64::saturating_add);
-        (sum, counters)
+    let [driver, own] = [link.grown(is_any_pause), own_pauses(snapshot, iface)].map(|counters| {
+        // A frame counts for each priority that it names, and in totals.
+        let most = |direction: &str| {
+            counters.iter().filter(|(name, _)| name.contains(direction)).map(|(_, grown)| *grown).max()
+        };
+        (most("rx").unwrap_or(0).saturating_add(most("tx").unwrap_or(0)), counters)
     });
     let (pauses, counters) = if own.0 > driver.0 { own } else { driver };
     let marks = marks(snapshot, iface);
     if pauses <= marks {
         return None;
     }
-    let what = "PFC pauses more often than ECN marks: marking starts too late";
+    let what = "the link is paused more often than packets are marked: marking starts too late";
     let evidence = format!("{} and {marks} CE marks in {}", listed(&counters), snapshot.window());
-    let fix = if snapshot.attached(iface).is_some() {
+    let mut fix = if snapshot.attached(iface).is_some() {
         format!(
             "lower the thresholds of the congestion point, as in `dcqcn set {iface} wred.3.kmin=50KB wred.3.kmax=200KB`"
         )
@@ -272,6 +283,12 @@ pub(super) fn pause_before_marks(snapshot: &Snapshot, link: &Link) -> Option<Fin
         "lower Kmin and Kmax on the switch (SONiC: `ecnconfig -p PROFILE -gmin 150000 -gmax 1500000`)"
             .to_owned()
     };
+    if counters.keys().any(|name| is_link_pause(name)) {
+        fix += &format!(
+            "; pause RoCE's priority only: `ethtool -A {iface} rx off tx off` and `dcb pfc set dev {iface} prio-pfc \
+             3:on`"
+        );
+    }
     Some(Finding::warning("pause-before-marks", what, evidence).fix(fix))
 }
 
@@ -279,9 +296,10 @@ pub(super) fn priority_discards(snapshot: &Snapshot, link: &Link) -> Option<Find
     let discards = link.grown(|name| adapters::means(name, CounterMeaning::Discard));
     let what = "the NIC discards packets: go-back-N retransmits many of them";
     let evidence = format!("{} in {}", listed(&discards), snapshot.window());
+    let priority = discards.keys().find_map(|name| name.split_once("_prio")?.1.get(..1)).unwrap_or("PRIO");
     let fix = format!(
-        "lower Kmin and Kmax at the congestion point; enable PFC for that priority (`mlnx_qos -i {} --pfc 0,0,0,1,0,0,0,0`) \
-         for the remaining excess",
+        "lower Kmin and Kmax at the congestion point; enable PFC for that priority (`dcb pfc set dev {} prio-pfc \
+         {priority}:on`) for the remaining excess",
         link.name
     );
     (!discards.is_empty()).then(|| Finding::error("priority-discards", what, evidence).fix(fix))

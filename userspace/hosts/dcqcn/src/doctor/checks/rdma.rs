@@ -33,8 +33,11 @@ impl Rdma {
 fn enable(snapshot: &Snapshot, device: &Rdma, iface: &str) -> String {
     let driver = snapshot.link(iface).and_then(|link| link.driver.as_deref());
     // Recordings of other systems may lack the driver; assume the most common one.
-    let command = driver.and_then(adapters::of_driver).or_else(|| adapters::of_driver("mlx5_core"));
-    command.unwrap_or_default().replace("IFACE", iface).replace("DEVICE", &device.name)
+    let command = adapters::of_driver(driver.unwrap_or("mlx5_core"));
+    command
+        .unwrap_or("enable DCQCN with its vendor's tool")
+        .replace("IFACE", iface)
+        .replace("DEVICE", &device.name)
 }
 
 /// `rdma-no-role`: soft-RoCE, which has no notification or reaction point, without this project's.
@@ -79,14 +82,16 @@ pub(super) fn bypass(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<
     if device.hardware != Some(true) {
         return None;
     }
-    let [sent, received] =
-        ["port_xmit_packets", "port_rcv_packets"].map(|counter| device.counter_grown(counter));
     let what = format!("{} is hardware: its traffic bypasses XDP and TC of {iface}", device.name);
-    let evidence =
-        format!("port_xmit_packets +{sent}, port_rcv_packets +{received} in {}", snapshot.window());
+    let packets = device.grown(CounterMeaning::Packets).1;
+    let evidence = if packets.is_empty() {
+        "its packets are not counted".to_owned()
+    } else {
+        format!("{} in {}", packets.join(", "), snapshot.window())
+    };
+    let enable = enable(snapshot, device, iface);
     let fix = format!(
-        "use the adapter's own DCQCN (`/sys/class/net/{iface}/ecn/roce_np/enable/PRIO` and `roce_rp`), and this \
-         project on a router or bridge in the path"
+        "use the adapter's own congestion control ({enable}), and this project on a router or bridge in the path"
     );
     let severity = if snapshot.attached(iface).is_some() { Severity::Warning } else { Severity::Info };
     Some(Finding::new("rdma-bypass", severity, what, evidence).fix(fix))

@@ -232,7 +232,9 @@ fn link_faults_are_found() {
     };
     planted("pause-before-marks", Warning, |s| statistics(s, "rx_prio3_pause", 1_000_000))
         .has(&["rx_prio3_pause +1000000"]);
-    planted("priority-discards", Error, |s| statistics(s, "rx_prio3_discards", 1));
+    planted("priority-discards", Error, |s| statistics(s, "rx_prio5_buf_discard", 1)).has(&["prio-pfc 5:on"]);
+    planted("priority-discards", Error, |s| statistics(s, "rx_discard_packets_cos4", 1))
+        .has(&["prio-pfc PRIO:on"]);
     // ECN acts first.
     absent("pause-before-marks", |s| {
         count(s, "ingress", "np_ecn_marked_roce_packets", 100);
@@ -255,7 +257,7 @@ fn link_faults_are_found() {
 #[test]
 fn pauses_of_all_vendors_are_counted() {
     const NAMES: &str = "rx_pfc_ena_frames_pri3 rx_priority_3_xoff.nic frames_rx_pripause \
-                         mac_rx_pfc_pri3_pkt_num rx_pause_prio_3";
+                         mac_rx_pfc_pri3_pkt_num rx_pause_prio_3 hc_tc3_tx_pause_phy";
     for name in NAMES.split(' ') {
         planted("pause-before-marks", Warning, |s| {
             let text = |value: u64| format!("NIC statistics:\n     {name}: {value}\n");
@@ -263,6 +265,26 @@ fn pauses_of_all_vendors_are_counted() {
         })
         .has(&[&format!("{name} +50000")]);
     }
+}
+
+#[test]
+fn pauses_of_link_are_counted() {
+    planted("pause-before-marks", Warning, |s| {
+        link(s).ethtool =
+            Some(["     rx_global_pause: 7\n", "     rx_global_pause: 50007\n"].map(str::to_owned));
+    })
+    .has(&["rx_global_pause +50000", "ethtool -A eth0 rx off tx off"]);
+}
+
+#[test]
+fn pause_of_several_priorities_counted_once() {
+    absent("pause-before-marks", |s| {
+        count(s, "ingress", "np_ecn_marked_roce_packets", 7_000);
+        let text = |value: u64| -> String {
+            (0..8).map(|priority| format!("     tx_priority_{priority}_xoff.nic: {value}\n")).collect()
+        };
+        link(s).ethtool = Some([text(0), text(6_434)]);
+    });
 }
 
 #[test]
@@ -279,6 +301,12 @@ fn unknown_driver_without_counters_is_reported() {
         let text = "     frames_rx_pripause: 0\n".to_owned();
         link(s).ethtool = Some([text.clone(), text]);
     });
+    // Without PFC, mlx5 counts the pauses of the link only.
+    absent("counters-not-read", |s| {
+        hardware(s, "mlx5_core", &["np_cnp_sent"]);
+        let text = "     rx_global_pause: 0\n".to_owned();
+        link(s).ethtool = Some([text.clone(), text]);
+    });
     absent("counters-not-read", |s| (link(s).kind, link(s).driver) = (None, Some("virtio_net".into())));
 }
 
@@ -293,6 +321,7 @@ fn adapters_of_all_vendors_are_recognized() {
         ("bnxt_en", "tx_cnp_pkts", "rx_ecn_marked_pkts"),
         ("ice", "cnpSent", "RxECNMrkd"),
         ("ionic", "tx_rdma_cnp_pkts", "rx_rdma_ecn_pkts"),
+        ("mana", "sent_cnps", "received_ecns"),
     ] {
         let finding = planted("adapter-np-off", Error, |s| device(s, driver, sent, marked))
             .has(&[&format!("{marked} +5")]);
@@ -380,7 +409,19 @@ fn rdma_device_faults_are_found() {
     })
     .has(&["dcqcn detach eth0"]);
     absent("rdma", |s| s.rdma = vec![rxe0()]);
-    planted("rdma-bypass", Warning, |s| s.rdma = vec![hardware()]);
+    planted("rdma-bypass", Warning, |s| s.rdma = vec![hardware()]).has(&[
+        "roce_np",
+        "router or bridge",
+        "its packets are not counted",
+    ]);
+    for (driver, fix) in [("bnxt_en", "configfs"), ("qede", "its vendor's tool")] {
+        let finding = planted("rdma-bypass", Warning, |s| {
+            s.rdma = vec![Rdma { after: [("rx_pkts".to_owned(), 7)].into(), ..hardware() }];
+            link(s).driver = Some(driver.to_owned());
+        })
+        .has(&["rx_pkts +7 in"]);
+        assert!(!finding.clone().has(&[fix]).fix.unwrap().contains("roce_np"), "mlx5's command for {driver}");
+    }
     planted("rdma-bypass", Info, |s| {
         s.rdma = vec![hardware()];
         s.attachments.clear();
