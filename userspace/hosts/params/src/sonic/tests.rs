@@ -173,7 +173,6 @@ const ERRORS: &str = r#"
 /PORT/Ethernet4/speed => "fast" => PORT|Ethernet4 speed: `fast`: expected a speed in Mbit/s, 1 to 800000
 /WRED_PROFILE/ROCE/green_max_threshold => "5" => expected at most green_max_threshold, 5
 /WRED_PROFILE/ROCE/wred_green_enable => "yes" => `yes`: expected `true` or `false`
-/WRED_PROFILE/ROCE => {"ecn": "ecn_all"} => WRED_PROFILE|ROCE: green_min_threshold is missing
 /WRED_PROFILE/ROCE => "x" => WRED_PROFILE|ROCE: expected an object of fields
 /WRED_PROFILE => [] => WRED_PROFILE: expected an object of rows
 /QUEUE/Ethernet0,Ethernet4|3-4/wred_profile => "GONE" => WRED_PROFILE has no `GONE`: expected one of ROCE
@@ -234,6 +233,35 @@ fn threshold_of_whole_buffer_not_imported() {
         let (config, import) = of_port(&text);
         assert_eq!((config.wred[3].kmin_bytes, config.wred[3].kmax_bytes), (5_000, 200_000));
         assert!(import.lists(|u| u.fields == [field]), "{field}: {:?}", import.unmapped);
+    }
+}
+
+/// As in the lossy profile of many Broadcom switches, which drops red packets only.
+#[test]
+fn profile_of_other_colours_marks_nothing() {
+    let profile = json!({"ecn": "ecn_all", "wred_red_enable": "true", "red_max_threshold": "9000"});
+    let (config, import) = of_port(&sample_with("/WRED_PROFILE/ROCE", profile));
+    let wred = config.wred[3];
+    assert_eq!((wred.ecn, wred.kmin_bytes, wred.kmax_bytes), (0, 5_000, 200_000));
+    import.assert_reason("absent, like wred_green_enable: green packets are not marked");
+}
+
+#[test]
+fn absent_threshold_is_whole_buffer() {
+    for profile in [
+        json!({"ecn": "ecn_all", "wred_green_enable": "true"}),
+        json!({"ecn": "ecn_green", "green_max_threshold": "9000"}),
+    ] {
+        let (config, import) = of_port(&sample_with("/WRED_PROFILE/ROCE", profile));
+        let wred = config.wred[3];
+        assert_eq!((wred.ecn, wred.kmin_bytes, wred.kmax_bytes), (1, 5_000, 200_000));
+        let fields = ["green_min_threshold", "green_max_threshold"];
+        let reason = "an absent threshold is the switch's buffer: none is imported; the class marks at";
+        assert!(
+            import.lists(|u| u.fields == fields && u.reason.starts_with(reason)),
+            "{:?}",
+            import.unmapped
+        );
     }
 }
 

@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
             self.skip(profile, &["ecn"], reason);
         }
         let is_off = profile.switch("wred_green_enable")? == Some(false);
-        let ecn = if is_off { Some(false) } else { marks_green };
+        let mut ecn = if is_off { Some(false) } else { marks_green };
         let max_bytes = Spec::find(WredConfig::SPECS, "kmax").map_or(0, |spec| spec.allowed.max);
         let separate = mark_thresholds(profile);
         // Without one of the separate fields, marking follows that of dropping (sonic-wred-profile.yang).
@@ -89,8 +89,13 @@ impl<'a> Reader<'a> {
         let percent = self.number(profile, percent_field, 0..=100, "a percentage")?;
         let limit = self.number(profile, "green_max_threshold", 0..=max_bytes, "bytes")?.value();
         let limit_bytes = limit.filter(|_| separate.is_some());
-        let missing =
-            |field| profile.error(format_args!("{field} is missing: required, as ecn marks green packets"));
+        // WRED of a colour is off by default (saiwred.h): such a profile is about the other colours.
+        let has_green = (min, max) != (Number::Absent, Number::Absent);
+        if ecn == Some(true) && !has_green && profile.switch("wred_green_enable")?.is_none() {
+            let reason = "absent, like wred_green_enable: green packets are not marked";
+            self.skip(profile, &[min_field, max_field], reason);
+            ecn = Some(false);
+        }
         let curve = match (min, max) {
             (Number::Is(min), Number::Is(max)) if min > max => {
                 let expected = format_args!("`{min}`: expected at most {max_field}, {max}");
@@ -106,18 +111,20 @@ impl<'a> Reader<'a> {
                 let pmax = percent.map(|percent| ("pmax", percent * 10_000));
                 [("kmin", min), ("kmax", max)].into_iter().chain(pmax).collect()
             }
-            (Number::Absent, _) if ecn == Some(true) => return Err(missing(min_field)),
-            (_, Number::Absent) if ecn == Some(true) => return Err(missing(max_field)),
-            (Number::Outside, _) | (_, Number::Outside) => {
-                let fields =
-                    profile.fields().filter(|field| [min_field, max_field, percent_field].contains(field));
+            _ if ecn == Some(true) || [min, max].contains(&Number::Outside) => {
+                let is_listed = |field: &&str| *field != percent_field || percent != Number::Absent;
+                let fields: Vec<_> = fields.into_iter().filter(is_listed).collect();
+                let why = if [min, max].contains(&Number::Absent) {
+                    "an absent threshold is the switch's buffer"
+                } else {
+                    "thresholds apply together"
+                };
                 let marks = if ecn == Some(true) {
                     "; the class marks at the interface's old thresholds"
                 } else {
                     ""
                 };
-                let reason = format!("thresholds apply together: none is imported{marks}");
-                self.skip(profile, &fields.collect::<Vec<_>>(), reason);
+                self.skip(profile, &fields, format!("{why}: none is imported{marks}"));
                 Vec::new()
             }
             _ => Vec::new(),
