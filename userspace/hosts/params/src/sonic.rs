@@ -12,7 +12,7 @@
 //! | `WRED_PROFILE` ecn, wred_green_enable; a queue without a profile | `ecn` |
 //! | `SCHEDULER` type, weight of a queue | `queue.N.scheduler`, `queue.N.weight` |
 //! | `SCHEDULER` pir (bytes/s) of a queue | `drain_rate` |
-//! | `PORT_QOS_MAP` pfc_enable of the port | `pfc.N.rx` |
+//! | `PORT_QOS_MAP` pfc_enable of the port; all priorities with `PORT` pfc_asym | `pfc.N.rx` |
 //! | `MAP_PFC_PRIORITY_TO_QUEUE` by pfc_to_queue_map | `pfc.N.queue`; absent entries of the map are unchanged |
 //! | `PFC_WD` detection_time, restoration_time (ms), action | `pfc_wd_detection_time`, `pfc_wd_restoration_time`, `pfc_wd_action` |
 //!

@@ -74,7 +74,8 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import> {
     };
     let (db, port) = db.of_port(card.map(|[_, asic]| asic), port)?;
     let merged = Merged::default();
-    let mut reader = Reader { db: &db, port: &port, card, merged: &merged, import: Import::default() };
+    let mut reader =
+        Reader { db: &db, port: &port, card, merged: &merged, pfc_enable: 0, import: Import::default() };
     let queues = reader.queues()?;
     let maps = reader.maps_of_port()?;
     reader.speed()?;
@@ -125,6 +126,8 @@ struct Reader<'a> {
     /// Host and ASIC, if specified.
     card: Option<[&'a str; 2]>,
     merged: &'a Merged,
+    /// Priorities in the port's `pfc_enable`, as bits.
+    pfc_enable: u8,
     import: Import,
 }
 
@@ -287,7 +290,7 @@ impl<'a> Reader<'a> {
                 .db
                 .error(format_args!("PORT|{}", self.port), format_args!("no such port: {there}")));
         };
-        self.skip_unknown(&row, &["speed", "alias"]);
+        self.skip_unknown(&row, &["speed", "alias", pfc::ASYMMETRIC]);
         const MBIT: u64 = 1_000_000;
         match self.number(&row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mbit/s")? {
             Number::Is(mbit) => self.set(&row, "speed", "link_rate", mbit * MBIT),

@@ -321,6 +321,8 @@ const UNMAPPED: &str = r#"
 /SCHEDULER/dwrr.bulk/pir => "12499" => SCHEDULER|dwrr.bulk pir => `12499` is out of range: 12500 to 100000000000, or 0 (bytes per second)
 /DSCP_TO_TC_MAP/LEAF/64 => "0" => DSCP_TO_TC_MAP|LEAF 64 => is out of range: 0 to 63 (a DSCP)
 /DSCP_TO_TC_MAP/LEAF/26 => "8" => DSCP_TO_TC_MAP|LEAF 26 => `8` is out of range: 0 to 7
+/PFC_WD/GLOBAL => {"BIG_RED_SWITCH": "enable", "POLL_INTERVAL": "200"} => PFC_WD|GLOBAL BIG_RED_SWITCH => no counterpart
+/PORT/Ethernet4/pfc_asym => "yes" => PORT|Ethernet4 pfc_asym => `yes` is not one of on, off
 /PFC_WD/Ethernet4/action => "stop" => PFC_WD|Ethernet4 action => pfc_wd_action is unchanged
 /PFC_WD/Ethernet4/detection_time => "0" => PFC_WD|Ethernet4 detection_time => out of range: 1 to 5000 (milliseconds)
 /PORT_QOS_MAP/Ethernet4/pfc_to_queue_map => "P" => PORT_QOS_MAP|Ethernet4 pfc_to_queue_map => MAP_PFC_PRIORITY_TO_QUEUE is not in the file
@@ -752,6 +754,22 @@ fn pfc_imported_as_supported() {
     let tables = export(&Config::DEFAULT, "Ethernet0").unwrap().tables;
     assert!(tables.get("PFC_WD").is_none() && tables.get("MAP_PFC_PRIORITY_TO_QUEUE").is_none());
     assert_eq!(tables["PORT_QOS_MAP"]["Ethernet0"].as_object().unwrap().len(), 2);
+}
+
+#[test]
+fn asymmetric_pfc_receives_all_pauses() {
+    let mut db = sample();
+    db["BUFFER_PG"] = json!({"Ethernet4|0": {"profile": "lossy"}});
+    db["BUFFER_PROFILE"] = json!({"lossy": {"static_th": "9"}});
+    db["CABLE_LENGTH"] = json!({"AZURE": {"Ethernet4": "5m"}});
+    for (asymmetric, rx) in [("on", [1; 8]), ("off", [0, 0, 0, 1, 1, 0, 0, 0])] {
+        db["PORT"]["Ethernet4"]["pfc_asym"] = asymmetric.into();
+        let (config, import) = of_port(&db);
+        let pfc = config.pfc.map(|of| (of.rx, of.tx));
+        assert_eq!(pfc.map(|(of, _)| of), rx);
+        assert_eq!(pfc.map(|(_, of)| of), [0, 0, 0, 1, 1, 0, 0, 0], "{asymmetric}: of pfc_enable");
+        assert!(!import.lists(|u| u.fields.iter().any(|field| field == "pfc_asym")));
+    }
 }
 
 #[test]

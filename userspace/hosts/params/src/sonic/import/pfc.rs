@@ -13,15 +13,22 @@ const ENABLE: &str = "pfc_enable";
 const WATCHED: &str = "pfcwd_sw_enable";
 const TO_QUEUE: &str = "pfc_to_queue_map";
 
+/// Field of `PORT`: whether the pauses of all priorities apply.
+pub(super) const ASYMMETRIC: &str = "pfc_asym";
+
 /// Imported fields of `PORT_QOS_MAP`.
 pub(super) const FIELDS: [&str; 3] = [ENABLE, WATCHED, TO_QUEUE];
 
 impl<'a> Reader<'a> {
     pub(super) fn pfc(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<()> {
+        let is_asymmetric = self.asymmetric()?;
         if let Some(of_port) = of_port {
-            self.priorities(of_port)?;
+            self.priorities(of_port, is_asymmetric)?;
             self.queues_of_priorities(of_port)?;
-            if !of_port.fields().any(|field| field == ENABLE) && current.pfc.iter().any(|of| of.rx != 0) {
+            if !is_asymmetric
+                && !of_port.fields().any(|field| field == ENABLE)
+                && current.pfc.iter().any(|of| of.rx != 0)
+            {
                 self.skip(of_port, &[ENABLE], "not in the file: pfc.N.rx is unchanged");
             }
         }
@@ -32,17 +39,34 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn priorities(&mut self, of_port: &Row<'a>) -> Result<()> {
+    /// Imports the pauses of all priorities with asymmetric PFC, where `pfc_enable` is about sending (`portsorch.cpp`).
+    fn asymmetric(&mut self) -> Result<bool> {
+        let Some(row) = self.db.row("PORT", self.port)? else { return Ok(false) };
+        match row.text(ASYMMETRIC)?.as_deref() {
+            Some("on") => {
+                for priority in 0..CLASSES {
+                    self.set(&row, ASYMMETRIC, &format!("pfc.{priority}.rx"), 1)?;
+                }
+                return Ok(true);
+            }
+            None | Some("off") => {}
+            Some(other) => self.skip(&row, &[ASYMMETRIC], format!("`{other}` is not one of on, off")),
+        }
+        Ok(false)
+    }
+
+    fn priorities(&mut self, of_port: &Row<'a>, is_asymmetric: bool) -> Result<()> {
         let enabled = self.listed(of_port, ENABLE)?;
-        if let Some(enabled) = enabled {
+        self.pfc_enable = enabled.unwrap_or_default();
+        if let Some(enabled) = enabled.filter(|_| !is_asymmetric) {
             for priority in 0..CLASSES {
                 let is_enabled = u64::from(enabled >> priority & 1);
                 self.set(of_port, ENABLE, &format!("pfc.{priority}.rx"), is_enabled)?;
             }
         }
         let watched = self.listed(of_port, WATCHED)?;
-        if watched.is_some() && watched != enabled {
-            let reason = "not supported: the watchdog covers every priority of pfc_enable";
+        if watched.is_some() && (is_asymmetric || watched != enabled) {
+            let reason = "not supported: the watchdog covers every priority whose pauses apply";
             self.skip(of_port, &[WATCHED], reason);
         }
         Ok(())
@@ -68,8 +92,10 @@ impl<'a> Reader<'a> {
         ];
         const NS_PER_MS: u64 = 1_000_000;
         if let Some(global) = self.db.rows("PFC_WD")?.iter().find(|row| row.key() == "GLOBAL") {
+            const POLL: &str = "POLL_INTERVAL";
             let reason = "not supported: the watchdog polls four times per detection_time";
-            self.skip(global, &global.fields().collect::<Vec<_>>(), reason);
+            self.skip_others(global, |field| field != POLL, reason);
+            self.skip_unknown(global, &[POLL]);
         }
         let merged = self.merged;
         let Some(row) = self.only_row("PFC_WD", &merged.watchdog)? else { return Ok(false) };
@@ -166,9 +192,8 @@ impl<'a> Reader<'a> {
             *slot = Row::merged(&of_groups[priority], format_args!("group {priority}"), cell)?;
         }
         let Some(any) = rows.iter().flatten().next().copied() else {
-            // Only the pauses that arrive are in `pfc_enable`.
-            let has_rx = (0..CLASSES).any(|priority| self.has_rx(priority));
-            if has_rx || current.pfc.iter().any(|of| of.tx != 0) {
+            // `pfc_enable` alone does not make a group lossless.
+            if self.pfc_enable != 0 || current.pfc.iter().any(|of| of.tx != 0) {
                 self.unmapped("BUFFER_PG", self.port, &[], "not in the file: pfc.N.tx is unchanged");
             }
             return Ok(());
@@ -179,7 +204,7 @@ impl<'a> Reader<'a> {
                 Some(row) => self.group(priority, &row)?,
                 None => {
                     let key = format!("{}|{priority}", self.port);
-                    let is_added = adds_groups && self.has_rx(priority);
+                    let is_added = adds_groups && self.pfc_enable >> priority & 1 == 1;
                     if is_added {
                         self.unmapped("BUFFER_PG", &key, &["profile"], COMPUTED);
                     }
@@ -189,11 +214,6 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(())
-    }
-
-    fn has_rx(&self, priority: usize) -> bool {
-        let rx = format!("pfc.{priority}.rx");
-        self.import.settings.iter().any(|(_, of)| of.value != 0 && of.key.to_string() == rx)
     }
 
     /// Whether the switch adds a lossless group for each priority in `pfc_enable` (`buffermgr.cpp`).
