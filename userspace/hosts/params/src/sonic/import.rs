@@ -283,7 +283,11 @@ impl<'a> Reader<'a> {
             }
             let ports: Vec<_> = named.into_iter().take(8).collect();
             let there = match ports.as_slice() {
-                [] => "the file has no ports".to_owned(),
+                [] => {
+                    let tables: Vec<_> = self.db.tables().take(8).collect();
+                    let tables = if tables.is_empty() { "none".to_owned() } else { tables.join(", ") };
+                    format!("the file has no ports; its tables: {tables}")
+                }
                 ports => format!("expected one as in {}", ports.join(", ")),
             };
             return Err(self

@@ -199,6 +199,18 @@ fn errors_name_table_key_and_format() {
     }
 }
 
+/// As in a JSON patch, or a dump of another database.
+#[test]
+fn file_without_ports_lists_its_tables() {
+    for (text, tables) in [
+        (json!([{"op": "add", "path": "/QUEUE/Ethernet4|3", "value": {}}]), "op, path, value"),
+        (json!({"PORT_TABLE:Ethernet4": {"speed": "1000"}}), "PORT_TABLE:Ethernet4"),
+        (json!({}), "none"),
+    ] {
+        assert_refused(&text, "Ethernet4", &format!("the file has no ports; its tables: {tables}"));
+    }
+}
+
 /// A file with one table only.
 #[test]
 fn fragment_names_its_port() {
