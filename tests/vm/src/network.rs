@@ -232,7 +232,9 @@ fn remove_abandoned() {
     for netns in names.filter(|name| is_abandoned(name)) {
         // Another run may do the same.
         drop(ip(&["netns", "del", &netns]));
-        [1, 2, MIDDLE].map(|number| drop(std::fs::remove_file(monitor(&netns, number))));
+        for number in [1, 2, MIDDLE] {
+            drop(std::fs::remove_file(monitor(&netns, number)));
+        }
     }
 }
 
