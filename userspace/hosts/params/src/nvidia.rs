@@ -608,6 +608,9 @@ mod tests {
             "echo 20 > /sys/class/net/x/ecn/rpg_ai_rate\necho 11 > /sys/class/net/x/ecn/rpg_gd\n",
             "echo 20 | sudo tee /sys/class/net/x/ecn/rpg_ai_rate\nsudo sh -c 'echo -n 11 >> ecn/rpg_gd'\n",
             "echo \"20\" | tee -a ecn/rpg_ai_rate > /dev/null\n[root@a ~]# echo 11 >ecn/rpg_gd\n",
+            "echo 20 \\> /sys/class/net/x/ecn/rpg_ai_rate && echo 11 > ecn/rpg_gd; echo done\n",
+            "rawNvConfig:\n- name: RPG_AI_RATE_P1\n  value: \"20\"\n- {name: RPG_GD_P1, value: '11'}\n",
+            "{\"spec\":{\"rawNvConfig\":[{\"name\":\"RPG_AI_RATE_P1\",\"value\":\"20\"}]},\"rpg_gd\":11}",
             "echo 20 > \"/sys/class/net/x/ecn/rpg_ai_rate\"\necho 11 | sudo tee -a 'ecn/rpg_gd'\n",
             "roce_rp:\n  - rpg_ai_rate: 20\n  - rpg_gd: '11'\n",
             "> Device #1:\n> Configurations:   Next Boot\n>>   RPG_AI_RATE_P1    20\n> *  RPG_GD_P1   11\n",
@@ -659,6 +662,73 @@ mod tests {
         assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(notes[0].starts_with("7 ignored: ") && notes[0].contains(":7 has 10"), "{notes:?}");
         assert!(notes[1].starts_with("rpg_ai_rate becomes 20"), "{notes:?}");
+    }
+
+    #[test]
+    fn compact_json_of_mlxconfig_imported() {
+        let of = |rate, gd| {
+            let of = |value| format!("{{\"current_value\":{value},\"next_value\":{value}}}");
+            let (rate, gd) = (of(rate), of(gd));
+            format!("{{\"tlv_configuration\":{{\"RPG_AI_RATE_P1\":{rate},\"RPG_GD_P1\":{gd}}}}}")
+        };
+        let import =
+            dumped(&format!("{{\"Device #1\":{},\"Device #2\":{}}}", of("20", "11"), of("7", "11")), None);
+        assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 20_000_000);
+        assert_eq!(config(&import).scalars.rpg_gd, 11);
+        let notes = reasons(&import);
+        assert!(matches!(notes.as_slice(), [note] if note.starts_with("7 ignored: ")), "{notes:?}");
+    }
+
+    #[test]
+    fn command_with_unknown_value_listed() {
+        for (line, value) in [
+            ("echo $GD > ecn/rpg_gd", "$GD"),
+            ("echo \"${GD}\" | sudo tee ecn/rpg_gd > /dev/null", "$GD"),
+            ("echo $(cat saved) > ecn/rpg_gd && echo ok", "$(cat saved)"),
+            ("echo <GD> > ecn/rpg_gd", "<GD"),
+            ("cat saved > ecn/rpg_gd", "`cat saved`"),
+            ("mlxconfig -d x set RPG_GD_P1=$GD", "$GD"),
+            ("RPG_GD_P1: \"{{ gd }}\"", "gd"),
+        ] {
+            let expected = format!("rpg_gd = {value} is unknown: write the number in the text; unchanged");
+            let import = dumped(&format!("{line}\necho 20 > ecn/rpg_ai_rate\n"), None);
+            assert_eq!(reasons(&import), [expected.as_str()], "{line}");
+            assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 20_000_000);
+            // A known value elsewhere is imported, and nothing else is an error.
+            assert_eq!(config(&dumped(&format!("{line}\nrpg_gd: 12\n"), None)).scalars.rpg_gd, 12, "{line}");
+            assert_eq!(dumped(line, None).changes, [], "{line}");
+        }
+        for (line, expected) in [
+            ("echo 48 > \"${FILE}\"", "$FILE=48 is unknown: write its value in the text; unchanged"),
+            ("mstconfig -d x set $ALL", "$ALL is unknown: write its value in the text; unchanged"),
+        ] {
+            assert_eq!(reasons(&dumped(&format!("{line}\nrpg_gd: 12\n"), None)), [expected]);
+        }
+        let import = dumped("rpg_gd: 11\necho $ON > ecn/roce_np/enable/3\n", None);
+        assert!(reasons(&import)[0].contains("(priorities 3 ($ON) on)"), "{:?}", import.notes);
+    }
+
+    #[test]
+    fn settings_of_other_tools_noted() {
+        for (line, expected) in [
+            ("mlnx_qos -i eth0 --trust dscp --pfc 0,0,0,1,0,0,0,0", Some("PFC in `pfc.N.*`")),
+            ("[root@a ~]# cma_roce_tos -d mlx5_0 -t 106", Some("`roce_dscp` (ToS / 4) and `ect_enable`")),
+            ("mlxreg -d x --reg_name ROCE_ACCL --set 'a=0x1' --yes", Some("has no counterpart")),
+            ("echo 106 > /sys/class/infiniband/mlx5_0/tc/1/traffic_class", Some("`roce_dscp` (ToS / 4)")),
+            ("mlnx_qos -i eth0 | grep -A1 PFC", None),
+            ("tos=$(cma_roce_tos -d mlx5_0 2>/dev/null | head -n 1)", None),
+            ("mlxreg -d x --reg_name ROCE_ACCL --get", None),
+        ] {
+            let import = dumped(&format!("{line}\nrpg_gd: 12\n"), None);
+            assert_eq!(config(&import).scalars.rpg_gd, 12);
+            let is_expected = match (reasons(&import).as_slice(), expected) {
+                ([], None) => true,
+                ([note], Some(expected)) => note.contains(expected),
+                _ => false,
+            };
+            assert!(is_expected, "{line}: {:?}", import.notes);
+            assert!(matches!(try_dump(line, None), Err(Error::Nothing(_))), "{line}");
+        }
     }
 
     #[test]

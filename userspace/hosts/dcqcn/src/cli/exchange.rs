@@ -50,9 +50,9 @@ BUFFER_PG and PFC_WD. Fields without a counterpart are listed.
 nvidia: reads the files of roce_rp and roce_np, or those of debugfs' cc_params, in the firmware's units: microseconds,
 Mbit/s, 64 bytes for rpg_byte_reset. The path may also be a copy of the directory, the output of `grep -r . DIR`, of
 `mlxconfig -d DEVICE -e query` (also -j; --port 2 takes the second port's) or of mlxreg, the text of a shell with
-`cat FILE`, or a list of NAME = VALUE.
+`cat FILE`, a script, or a list of NAME = VALUE or of the network operator (rawNvConfig).
 Parameters of the reaction point also set rp_variant to firmware and alpha_bits to 10, those of the notification point
-np_window to start. Unknown files are listed.
+np_window to start. Unknown files, and values that a script computes, are listed.
 
 An import with an error changes nothing.
 

@@ -1,5 +1,6 @@
 //! Text dumps: of `mlxconfig query` (also `-j`), of `grep -r . DIR`, of `tail -n +1 FILES` and `more FILES`, of
-//! `mlxreg`, lists of `NAME = VALUE`, `mlxconfig set` and `echo VALUE > FILE` commands, and shells with `cat FILE`.
+//! `mlxreg`, lists of `NAME = VALUE` and of `name: NAME`, `value: VALUE`, `mlxconfig set` and `echo VALUE > FILE`
+//! commands, and shells with `cat FILE`.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,15 @@ use super::{Error, Import, Note, RP, find_entry, shown, with_priorities, without
 
 /// Port of a name without one, which has one value for all ports.
 const ANY_PORT: u8 = 0;
+/// Commands of NVIDIA's tools for other settings, and where these are here.
+const OTHER_TOOLS: [(&str, &str); 3] = [
+    (
+        "mlnx_qos",
+        "trust and DSCP are in `dscp_to_tc.N` and `roce_dscp`, PFC in `pfc.N.*`, bandwidths in `queue.N.*`",
+    ),
+    ("cma_roce_tos", "`roce_dscp` (ToS / 4) and `ect_enable` set the ToS of soft-RoCE"),
+    ("ROCE_ACCL", "the adapter's transport has no counterpart"),
+];
 /// Prefixes of names that concern congestion control.
 const PREFIXES: [&str; 9] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_", "rtt_"];
 
@@ -25,9 +35,7 @@ struct Line {
 
 impl Import {
     pub(super) fn dump(&mut self, path: &Path, text: &str, port: Option<u8>) -> Result<(), Error> {
-        let rows = json_rows(text);
-        let text = rows.as_deref().unwrap_or(text);
-        let lines = lines(path, text, &mut self.notes);
+        let lines = lines(path, json_rows(text).unwrap_or_else(|| joined_lines(text)), self);
         let known = lines.iter().filter(|(name, _)| find_entry(name).is_some());
         let known = known.flat_map(|(_, of_ports)| of_ports.values());
         let directories: BTreeSet<String> = known.filter_map(|line| line.directory.clone()).collect();
@@ -95,6 +103,9 @@ impl Import {
 /// control, which a file in the directory of a known parameter does.
 fn unknown(name: &str, value: &str, is_next_to_known: bool) -> Option<String> {
     match (name, value) {
+        ("traffic_class" | "default_roce_tos", _) => {
+            Some("no counterpart: `roce_dscp` (ToS / 4) and `ect_enable` set the ToS of soft-RoCE".to_owned())
+        }
         ("roce_cc_prio_mask", _) => Some(format!(
             "set per priority (mask {}); rp_enable and np_enable apply to the whole interface and are unchanged",
             shown(value)
@@ -147,24 +158,32 @@ fn joined_lines(text: &str) -> Vec<(usize, String)> {
     joined
 }
 
-/// The rows of `mlxconfig -e query` in its JSON (`-j`), each on the line of its name; `None` for other text.
-fn json_rows(text: &str) -> Option<String> {
+/// The rows of `mlxconfig -e query` in its JSON (`-j`), each with the line of its name, or the members of other JSON.
+fn json_rows(text: &str) -> Option<Vec<(usize, String)>> {
     let devices: BTreeMap<String, Value> = serde_json::from_str(text).ok()?;
-    let mut settings = devices.values().find_map(|device| device.get("tlv_configuration"))?;
-    let row = |line: &str| {
-        let name = line.split('"').nth(1)?;
-        if let Some(of_device) = devices.get(name) {
-            settings = of_device.get("tlv_configuration")?;
-        }
-        let of = |key| match settings.get(name)?.get(key)? {
-            Value::String(value) => Some(value.clone()),
-            value => Some(value.to_string()),
-        };
-        let next = of("next_value")?;
-        let before = of("current_value").map(|current| format!("{current} {current} ")).unwrap_or_default();
-        Some(format!("{name} {before}{next}"))
+    let Some(mut settings) = devices.values().find_map(|device| device.get("tlv_configuration")) else {
+        let lines = (1..).zip(text.lines());
+        let members =
+            lines.flat_map(|(number, line)| line.split(['{', ',', '}']).map(move |member| (number, member)));
+        return Some(members.map(|(number, member)| (number, member.to_owned())).collect());
     };
-    Some(text.lines().map(row).map(Option::unwrap_or_default).collect::<Vec<_>>().join("\n"))
+    let mut rows = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        for name in line.split('"').skip(1).step_by(2) {
+            if let Some(of_device) = devices.get(name).and_then(|device| device.get("tlv_configuration")) {
+                settings = of_device;
+            }
+            let of = |key| match settings.get(name)?.get(key)? {
+                Value::String(value) => Some(value.clone()),
+                value => Some(value.to_string()),
+            };
+            let Some(next) = of("next_value") else { continue };
+            let before =
+                of("current_value").map(|current| format!("{current} {current} ")).unwrap_or_default();
+            rows.push((number, format!("{name} {before}{next}")));
+        }
+    }
+    Some(rows)
 }
 
 /// The file printed by `cat FILE` after a shell's prompt.
@@ -175,31 +194,53 @@ fn printed_file(line: &str) -> Option<&str> {
     (is_command && !file.contains(char::is_whitespace)).then_some(file)
 }
 
-/// The assignments of a command; other lines unchanged.
+/// The assignments of the commands in a line, and `true`; without any, the line and `false`.
 ///
-/// Commands are `echo VALUE > FILE`, `echo VALUE | sudo tee FILE` and `mlxconfig ... set NAME=VALUE...` (also
-/// `mstconfig` and `s`).
-fn assignments(line: &str) -> Vec<String> {
-    let echo = line.split_once("echo ").map(|(_, rest)| rest.trim_start_matches("-n "));
-    let echo = echo.and_then(|rest| rest.split_once("tee ").or_else(|| rest.split_once('>')));
-    if let Some((value, file)) = echo {
-        let value = value.split('|').next().unwrap_or_default();
-        let file = file.trim_start_matches(['>', ' ']).trim_start_matches("-a ");
-        let file = file.split([' ', ';']).next().unwrap_or_default();
-        // As in `/sys/class/net/"${IF}"/ecn`.
-        let file = file.replace(['"', '\'', '{', '}'], "");
-        return vec![format!("{file}={}", value.trim())];
-    }
-    match line.split_once(" set ").or_else(|| line.split_once(" s ")) {
-        Some((command, names)) if ["mlxconfig", "mstconfig"].iter().any(|of| command.contains(of)) => {
-            names.split_whitespace().map(ToOwned::to_owned).collect()
+/// Commands are `echo VALUE > FILE`, `echo VALUE | sudo tee FILE`, others that write a parameter's file, whose value is
+/// unknown, and `mlxconfig ... set NAME=VALUE...` (also `mstconfig` and `s`).
+fn assignments(line: &str) -> (Vec<String>, bool) {
+    let mut found = Vec::new();
+    for command in line.split("&&").flat_map(|part| part.split("||")).flat_map(|part| part.split(';')) {
+        match command.split_once(" set ").or_else(|| command.split_once(" s ")) {
+            Some((tool, names)) if ["mlxconfig", "mstconfig"].iter().any(|of| tool.contains(of)) => {
+                found.extend(names.split_whitespace().map(|name| name.trim_matches(['"', '\'']).to_owned()));
+            }
+            _ => found.extend(written_file(command)),
         }
-        _ => vec![line.to_owned()],
     }
+    if found.is_empty() { (vec![line.to_owned()], false) } else { (found, true) }
 }
 
-/// Values in a dump, by lower-case name and port. Of several devices the first is used; `notes` lists the differences.
-fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTreeMap<u8, Line>> {
+/// The file that a command writes and its value, as `FILE=VALUE`.
+fn written_file(command: &str) -> Option<String> {
+    let (before, file) = command.split_once("tee ").or_else(|| command.split_once('>'))?;
+    let file = file.trim_start_matches(['>', ' ']).trim_start_matches("-a ").split(' ').next()?;
+    // As in `/sys/class/net/"${IF}"/ecn`.
+    let file = file.replace(['"', '\'', '{', '}'], "");
+    if let Some((_, value)) = before.split_once("echo ") {
+        let value = value.trim_start_matches("-n ").split('|').next()?;
+        // Markdown escapes `>`.
+        return Some(format!("{file}={}", value.trim_end_matches([' ', '\\'])));
+    }
+    find_entry(file.rsplit_once('/')?.1).is_some().then(|| format!("{file}=`{}`", before.trim()))
+}
+
+/// Reason for skipping a command of [`OTHER_TOOLS`] that sets something: with other options than of device and reading.
+fn of_other_tool(line: &str) -> Option<String> {
+    let (tool, counterpart) = OTHER_TOOLS.iter().find(|(tool, _)| line.contains(tool))?;
+    let options = line.split_once(tool)?.1.split(['|', ';', '&']).next()?;
+    let sets = |option: &str| option.starts_with('-') && !["-i", "-d", "-g", "--get"].contains(&option);
+    options.split_whitespace().any(sets).then(|| format!("{tool} is not imported: {counterpart}"))
+}
+
+/// Values in a dump of numbered lines, by lower-case name and port. Of several devices the first is used; notes list
+/// the differences, and unknown values.
+fn lines(
+    path: &Path,
+    text: Vec<(usize, String)>,
+    import: &mut Import,
+) -> BTreeMap<String, BTreeMap<u8, Line>> {
+    let Import { notes, is_known: has_known, .. } = import;
     let mut found: BTreeMap<String, BTreeMap<u8, Line>> = BTreeMap::new();
     // The file whose content follows, after `==> FILE <==`.
     let mut heading: Option<String> = None;
@@ -211,7 +252,10 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
     let mut is_second = false;
     // Priorities with 1 in `enable/PRIORITY`, by directory, with the first line.
     let mut enable: BTreeMap<String, (PathBuf, Vec<String>)> = BTreeMap::new();
-    for (number, line) in joined_lines(text) {
+    // The setting whose value follows, in a list of `- name: NAME` and `value: VALUE` of NVIDIA's network operator.
+    let mut named: Option<String> = None;
+    for (number, line) in text {
+        let at = PathBuf::from(format!("{}:{number}", path.display()));
         if line.len() > 4 && line.trim_end().bytes().all(|byte| byte == b':') {
             is_heading = !is_heading;
             continue;
@@ -240,7 +284,28 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
         if let Some(file) = printed.take().filter(|_| line.bytes().all(|byte| byte.is_ascii_digit())) {
             heading = Some(file);
         }
-        for line in assignments(line) {
+        if let Some(reason) = of_other_tool(line) {
+            notes.push(Note { file: at.clone(), reason });
+        }
+        let words: Vec<&str> = line.split(separates).filter(|word| !word.is_empty()).collect();
+        let item = match words.as_slice() {
+            ["name", name] => {
+                named = Some((*name).to_owned());
+                continue;
+            }
+            ["name", name, "value", value] => Some(format!("{name}={value}")),
+            ["value", value] => named.take().map(|name| format!("{name}={value}")),
+            _ => None,
+        };
+        let (assigned, is_command) = assignments(item.as_deref().unwrap_or(line));
+        for line in assigned {
+            let at = at.clone();
+            // As in `mlxconfig -d DEVICE set $SETTINGS` and `echo 48 > $FILE`.
+            if is_command && line.starts_with('$') && !line.contains([' ', '/']) {
+                let reason = format!("{} is unknown: write its value in the text; unchanged", shown(&line));
+                notes.push(Note { file: at, reason });
+                continue;
+            }
             let (name, values) = match heading.take() {
                 Some(file) => (file, line.as_str()),
                 // The name ends at the first separator after the path, which may contain colons.
@@ -258,12 +323,19 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             let is_mlxconfig = !name.contains('/')
                 && !name.contains(|c: char| c.is_ascii_lowercase())
                 && values.chars().all(|c| c.is_whitespace() || !separates(c));
-            let at = PathBuf::from(format!("{}:{number}", path.display()));
+            let text = values.trim_matches(separates);
+            // The type, from `mlxconfig show_confs`, or a script's `NAME=$(cat FILE)`.
+            if !is_command && (text.starts_with(['<', '`']) || text.starts_with("$(")) {
+                continue;
+            }
+            let is_unknown = values.contains(['$', '`', '<']) || values.contains("{{");
+            let unknown = is_unknown.then(|| shown(&text.replace(['{', '}'], "")));
             if let Some((directory, priority)) = name.rsplit_once('/')
                 && directory.rsplit('/').next() == Some("enable")
             {
                 let (_, on) = enable.entry(directory.to_owned()).or_insert_with(|| (at, Vec::new()));
-                on.extend((values.trim_matches(separates) == "1").then(|| priority.to_owned()));
+                on.extend((text == "1").then(|| priority.to_owned()));
+                on.extend(unknown.map(|value| format!("{priority} ({value})")));
                 continue;
             }
             let directory = name.rsplit_once('/').map(|(directory, _)| directory.to_owned());
@@ -272,6 +344,13 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
                 Some((name, Ok(port))) => (name.to_owned(), port),
                 _ => (name, ANY_PORT),
             };
+            if let (Some(value), Some(entry)) = (&unknown, find_entry(&name)) {
+                *has_known = true;
+                let name = entry.name;
+                let reason = format!("{name} = {value} is unknown: write the number in the text; unchanged");
+                notes.push(Note { file: at, reason });
+                continue;
+            }
             let values: Vec<&str> = values.split(separates).filter(|value| !value.is_empty()).collect();
             // `mlxconfig -e` has three columns: default, current, next boot. Other text is not a number,
             // which is reported.
@@ -280,8 +359,6 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
                 _ => None,
             };
             let value = match values.as_slice() {
-                // The type, from `mlxconfig show_confs`, or a script's `NAME=$(cat FILE)`.
-                [first, ..] if first.starts_with(['<', '`']) || first.starts_with("$(") => continue,
                 [value] => plain(value),
                 [_, current, _] if is_mlxconfig => plain(current),
                 [_, next] if is_mlxconfig && is_second => plain(next),
