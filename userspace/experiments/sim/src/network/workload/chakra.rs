@@ -183,9 +183,7 @@ impl Workload {
             traces.push((name.clone(), nodes(&name, &bytes, known)?));
         }
         if traces.is_empty() {
-            let name = prefix.display().to_string();
-            let what = format!("no trace {name}.0.et: specify the part of the names before the rank");
-            return Err(FileError::new(&name, 0, what));
+            return Err(no_trace(prefix));
         }
         if let Some((name, _)) = traces.iter().find(|(_, nodes)| nodes.is_empty())
             && traces.iter().flat_map(|(_, nodes)| nodes).any(|node| node.kind == COMM_COLL)
@@ -399,6 +397,36 @@ impl<'t> Builder<'t> {
     }
 }
 
+/// The error for a prefix without a trace, with the fix for existing files: a prefix, or a conversion.
+fn no_trace(prefix: &Path) -> FileError {
+    let name = prefix.display().to_string();
+    let mut files: Vec<String> = if prefix.is_dir() {
+        let entries = std::fs::read_dir(prefix).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().display().to_string()).collect()
+    } else {
+        let known = [name.clone(), format!("{name}.0.et.json"), format!("{name}.0.json")];
+        known.into_iter().filter(|file| Path::new(file).is_file()).collect()
+    };
+    files.sort();
+    let prefix_of = |file: &String| {
+        let (prefix, rank) = file.strip_suffix(".et")?.rsplit_once('.')?;
+        rank.parse::<u32>().ok().map(|_| prefix.to_owned())
+    };
+    let what = if let Some(found) = files.iter().find_map(prefix_of) {
+        format!("it is not the part of the traces' names before the rank: specify `chakra:{found}`")
+    } else if let Some(json) = files.iter().find(|file| file.ends_with(".json")) {
+        format!(
+            "traces in JSON, such as {json}, are not read: convert that of each rank, as in `chakra_converter PyTorch \
+             --input {json} --output PREFIX.0.et`"
+        )
+    } else if prefix.is_file() {
+        "it is a file: name the traces PREFIX.0.et, PREFIX.1.et and so on by rank, and specify `chakra:PREFIX`".to_owned()
+    } else {
+        format!("no trace {name}.0.et: specify the part of the names before the rank")
+    };
+    FileError::new(&name, 0, what)
+}
+
 /// The nodes of a trace, in order; earlier ranks have `known` nodes, each of which is a flow.
 fn nodes(name: &str, bytes: &[u8], known: u64) -> Result<Vec<Node>, FileError> {
     let refuse = |what: String| FileError::new(name, 0, format!("is not a Chakra trace: {what}"));
@@ -493,6 +521,34 @@ mod tests {
         let idle = Workload::chakra(&directory.join("t"), 4, 3).unwrap_err().to_string();
         assert!(idle.ends_with("t.0.et: it has no nodes, but other ranks have collectives"), "{idle}");
         std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn missing_trace_error_has_prefix_or_conversion() {
+        let directory = tempfile::tempdir().unwrap();
+        let refused = |prefix: &str| {
+            let path = directory.path().join(prefix);
+            let error = Workload::chakra(&path, 4, 3).unwrap_err().to_string();
+            error.replace(&directory.path().display().to_string(), "D")
+        };
+        let write = |name: &str| std::fs::write(directory.path().join(name), trace(&[])).unwrap();
+        let of_directory = "D/a: no trace D/a.0.et: specify the part";
+        assert!(refused("a").starts_with(of_directory), "{}", refused("a"));
+        for (file, prefix, expected) in [
+            ("a.0.json", "a", "traces in JSON, such as D/a.0.json, are not read: convert that of each rank"),
+            ("b.0.et.json", "b", "`chakra_converter PyTorch --input D/b.0.et.json --output PREFIX.0.et`"),
+            ("c_0.json", "c_0.json", "traces in JSON, such as D/c_0.json, are not read"),
+            ("d.et", "d.et", "it is a file: name the traces PREFIX.0.et"),
+            ("e.0.et", "e.0.et", "before the rank: specify `chakra:D/e`"),
+            ("f.3.et", "f.3.et", "before the rank: specify `chakra:D/f`"),
+        ] {
+            write(file);
+            assert!(refused(prefix).contains(expected), "{file}: {}", refused(prefix));
+        }
+        // The directory has these files.
+        let path = format!("{}/", directory.path().display());
+        let error = Workload::chakra(Path::new(&path), 4, 3).unwrap_err().to_string();
+        assert!(error.ends_with("/e`"), "{error}");
     }
 
     /// The workload of four ranks with the same nodes.
