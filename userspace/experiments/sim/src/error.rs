@@ -52,6 +52,8 @@ pub enum SetupError {
     SeveralWorks(String),
     #[error("size = 0B is out of range: at least 1B")]
     NoSize,
+    #[error("the topology has fewer than 2 hosts, so there is no traffic: specify one with at least 2")]
+    OneHost,
     #[error(
         "incast:{senders} is out of range: 1 to {}, as one of the {hosts} hosts receives",
         hosts.saturating_sub(1)

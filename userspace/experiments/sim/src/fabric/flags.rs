@@ -155,6 +155,24 @@ pub enum Format {
     Simai,
 }
 
+impl Format {
+    /// Reason why a file has no flow between hosts, and its fix.
+    pub(super) const fn no_traffic(self) -> &'static str {
+        match self {
+            Self::Hpcc => "the first line announces 0 flows; write their number there",
+            Self::Htsim => "it has no connection; add one, as in `0->1 start 0 size 1000000`",
+            Self::Chakra => {
+                "no rank sends to another, and each collective has one rank; specify the prefix of the traces of all ranks, \
+                 and check `pg_name`"
+            }
+            Self::Simai => {
+                "each collective has one rank, 0 bytes or the type NONE; change `all_gpus`, `model_parallel_NPU_group` or \
+                 `ep` in the first line, or the layers"
+            }
+        }
+    }
+}
+
 impl Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

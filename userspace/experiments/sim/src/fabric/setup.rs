@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::flags::{Choice, Format, Placement, Shape, Traffic, fault, on_off, share, watchdog};
 use crate::knobs::{Requirement, SHORTHANDS, parameters_without_effect, refuse};
-use crate::network::workload::{self, Distribution, MAX_FLOWS, Poisson, Sizes, Workload};
+use crate::network::workload::{self, Distribution, FileError, MAX_FLOWS, Poisson, Sizes, Workload};
 use crate::network::{
     Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Random, Recovery, Scenario,
     Schedule, SimError, StormAction, Threshold, Topology, Watchdog, WindowEnd,
@@ -397,6 +397,9 @@ impl FabricSetup {
         if bytes == 0 {
             return Err(SetupError::NoSize.into());
         }
+        if hosts < 2 {
+            return Err(SetupError::OneHost.into());
+        }
         Ok(match self.traffic() {
             Traffic::Incast(senders) => {
                 if !(1..hosts).contains(&senders) {
@@ -443,12 +446,17 @@ impl FabricSetup {
             }
             Traffic::File(format, path) => {
                 let name = path.display().to_string();
-                match format {
+                let workload = match format {
                     Format::Hpcc => Workload::hpcc(&name, &workload::text(&path)?, class, topology)?,
                     Format::Htsim => Workload::htsim(&name, &workload::text(&path)?, class)?,
                     Format::Chakra => Workload::chakra(&path, hosts, class)?,
                     Format::Simai => Workload::simai(&name, &workload::text(&path)?, hosts, class)?,
+                };
+                if !workload.has_traffic() {
+                    let what = format!("no flow between hosts: {}", format.no_traffic());
+                    return Err(FileError::new(&name, 0, what).into());
                 }
+                workload
             }
         })
     }

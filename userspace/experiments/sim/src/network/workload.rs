@@ -231,6 +231,11 @@ impl Workload {
         &self.collectives
     }
 
+    /// Whether a flow leaves its host.
+    pub(crate) fn has_traffic(&self) -> bool {
+        self.pairs.iter().any(|pair| pair.src != pair.dst)
+    }
+
     /// Number of dependencies.
     pub(crate) fn dependencies(&self) -> u64 {
         self.edges.len() as u64

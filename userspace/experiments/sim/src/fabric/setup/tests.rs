@@ -91,9 +91,39 @@ fn inconsistent_settings_rejected() {
             "20160032 flows would be sent: the limit is 16000000; reduce the hosts",
         ),
         ("--workload hpcc:/none", "/none: cannot be read"),
+        (
+            "--topology leaf-spine:1x0x1 --workload all-reduce",
+            "the topology has fewer than 2 hosts, so there",
+        ),
     ] {
         let refused = one_line(&setup(flags).scenario().unwrap_err());
         assert!(refused.starts_with(expected), "{refused}");
+    }
+}
+
+#[test]
+fn file_without_traffic_rejected() {
+    let directory = tempfile::tempdir().unwrap();
+    let layer = "l -1 5 ALLREDUCE 100 5 NONE 0 5 NONE 0 5\n";
+    // A Chakra trace: metadata, and a computation.
+    let trace = String::from_utf8(vec![2, 10, 0, 4, 8, 1, 24, 4]).unwrap();
+    for (format, name, text, expected) in [
+        ("hpcc", "f", "0\n".to_owned(), "the first line announces 0 flows; write"),
+        ("htsim", "m", "Nodes 4\nConnections 0\n".to_owned(), "it has no connection; add one"),
+        (
+            "simai",
+            "w",
+            format!("model_parallel_NPU_group: 1 all_gpus: 4\n1\n{layer}"),
+            "each collective has one rank, 0 bytes or the type NONE; change `all_gpus`",
+        ),
+        ("chakra", "t", trace, "no rank sends to another, and each collective has one rank; specify"),
+    ] {
+        let path = directory.path().join(name);
+        std::fs::write(if format == "chakra" { path.with_extension("0.et") } else { path.clone() }, text)
+            .unwrap();
+        let refused = setup(&format!("--workload {format}:{}", path.display())).scenario().unwrap_err();
+        let expected = format!("{}: no flow between hosts: {expected}", path.display());
+        assert!(one_line(&refused).starts_with(&expected), "{}", one_line(&refused));
     }
 }
 
