@@ -52,6 +52,14 @@ impl Workload {
                 }
                 _ => None,
             };
+            if is_of_ns3_rdma(&words) {
+                let what = format!(
+                    "{} has columns of ns3-rdma, SRC DST PG PACKETS START STOP: write SRC DST PG DPORT BYTES SECONDS, with \
+                     BYTES = PACKETS * PACKET_PAYLOAD_SIZE of its configuration",
+                    quoted(&words)
+                );
+                return Err(FileError::new(name, line, what));
+            }
             let Some(((src, dst), (bytes, start_ns))) = flow else {
                 let what = format!(
                     "{} is not a flow: write SRC DST PG DPORT BYTES SECONDS, as in `2 1 3 100 200000 2.01`",
@@ -98,6 +106,15 @@ impl Workload {
         }
         Ok(workload)
     }
+}
+
+/// Whether a line has `PACKETS START STOP` of ns3-rdma, older than HPCC's `DPORT BYTES SECONDS`: STOP is later, and
+/// START has a fraction or PACKETS is not a port.
+fn is_of_ns3_rdma(words: &[&str]) -> bool {
+    let [_, _, _, packets, start, stop] = words else { return false };
+    let [first, second] = [start, stop].map(|text| text.parse().unwrap_or(f64::NAN));
+    let is_port = packets.parse::<u64>().is_ok_and(|port| port <= u16::MAX.into());
+    first < second && (start.contains('.') || !is_port)
 }
 
 /// Warns of lines after the last one announced, where HPCC's own files have spare lines and prose.
@@ -190,6 +207,8 @@ struct Header {
 impl Header {
     fn parse(words: &[&str]) -> Result<Self, &'static str> {
         const NONE: &str = "0";
+        // First words of htsim's `.topo` files: fat trees, and dragonflies and slim flies of a descendant.
+        const HTSIM: [&str; 5] = ["nodes", "tiers", "podsize", "topology", "p"];
         let (nodes, nv_switches, switches, links) = match *words {
             [nodes, switches, links] => (nodes, NONE, switches, links),
             // PowerTCP: with the number of ToRs.
@@ -201,10 +220,11 @@ impl Header {
             [nodes, _, nv_switches, switches, links, _] | [nodes, _, nv_switches, switches, links, _, _] => {
                 (nodes, nv_switches, switches, links)
             }
-            [word, ..] if ["nodes", "tiers", "podsize"].contains(&word.to_ascii_lowercase().as_str()) => {
+            [word, ..] if HTSIM.contains(&word.to_ascii_lowercase().as_str()) => {
                 return Err(
                     "a topology of htsim, which only htsim reads; use `--topology leaf-spine:LEAVESxSPINESxHOSTS` (2 tiers: \
-                     Nodes / Radix_Down, Radix_Up and Radix_Down of tier 0) or `fat-tree:PODSxTORSxHOSTS` (3 tiers)",
+                     Nodes / Radix_Down, Radix_Up and Radix_Down of tier 0), `fat-tree:PODSxTORSxHOSTS` (3 tiers with \
+                     Oversubscribed and Bundle 1: Nodes / Podsize, Podsize / Radix_Down, Radix_Down), or a TOML file",
                 );
             }
             _ => ("", "", "", ""),
@@ -385,6 +405,18 @@ mod tests {
     }
 
     #[test]
+    fn packets_of_ns3_rdma_not_read_as_port() {
+        for line in ["2 1 3 10000000 2.0 9.5", "2 1 3 10000000 2 9", "2 1 3 9000 2.0 9"] {
+            let refused = Workload::hpcc("f", &format!("1\n{line}\n"), 3, &hosts(4)).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("f:2: `{line}` has columns of ns3-rdma")), "{refused}");
+        }
+        // Ports are not checked by HPCC, and a flow may be short.
+        for line in ["2 1 3 70000 200000 2.5", "2 1 3 100 1 2"] {
+            assert!(Workload::hpcc("f", &format!("1\n{line}\n"), 3, &hosts(4)).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
     fn lines_after_announced_ones_ignored() {
         let star = Topology::hpcc("t", "2 1 1\n0\n0 1 100Gbps 1us 0\n\n0 66 100Gbps 0.001ms 0\n").unwrap();
         assert_eq!(star.links.len(), 1);
@@ -450,6 +482,8 @@ mod tests {
                 "7 2 2 2 6 H100\n3 4 5 6\n0 3 900Gbps 1us 0\n0 5 200Gbps 1us 0\n0 6 200Gbps 1us 0\n",
                 "t:5: node 0 has a second link, but a host has one, to a switch; of SimAI's shapes generate a single",
             ),
+            ("p 2\na 4\nh 2\n", "t:1: a topology of htsim"),
+            ("topology dragonfly\nhosts_per_router 20\n", "t:1: a topology of htsim"),
             ("2 0 1\n\n0 1 100Gbps 1us 0\n", "t:1: there are no switches; hosts linked to each other"),
             ("2 1 1\n5\n", "t:2: the second line must name the 1 switches"),
             ("1 2 0\n0 0\n", "t:2: the second line must name the 2 switches, each once"),
