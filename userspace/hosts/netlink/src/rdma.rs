@@ -15,11 +15,15 @@ const CMD_PORT_GET: u16 = 5;
 /// `RDMA_NLDEV_CMD_RES_QP_GET`: the QPs of a device.
 const CMD_RES_QP_GET: u16 = 10;
 
+/// `RDMA_NODE_RNIC`: iWARP, over TCP.
+const NODE_RNIC: u8 = 4;
+
 /// `enum rdma_nldev_attr`.
 mod attr {
     pub(super) const DEV_INDEX: u16 = 1;
     pub(super) const DEV_NAME: u16 = 2;
     pub(super) const PORT_INDEX: u16 = 3;
+    pub(super) const DEV_NODE_TYPE: u16 = 14;
     pub(super) const RES_QP: u16 = 19;
     pub(super) const RES_QP_ENTRY: u16 = 20;
     pub(super) const RES_LQPN: u16 = 21;
@@ -70,7 +74,7 @@ pub enum QpOwner {
 }
 
 impl Netlink {
-    /// The RDMA devices; empty if the kernel has no RDMA.
+    /// The RDMA devices except those of iWARP; empty if the kernel has no RDMA.
     pub fn rdma_devices(&self) -> Result<Vec<RdmaDevice>> {
         if !self.has_rdma() {
             return Ok(Vec::new());
@@ -100,11 +104,7 @@ impl Netlink {
     /// Indexes and names of the RDMA devices.
     fn rdma_names(&self) -> Result<Vec<(u32, String)>> {
         let bodies = self.rdma(format_args!("list the RDMA devices"), CMD_GET, |_| {})?;
-        let device = |body: &Vec<u8>| {
-            let index = u32_at(attribute(body, attr::DEV_INDEX)?, 0)?;
-            Some((index, attribute(body, attr::DEV_NAME).map(string).unwrap_or_default()))
-        };
-        Ok(bodies.iter().filter_map(device).collect())
+        Ok(bodies.iter().filter_map(|body| device(body)).collect())
     }
 
     /// Lists objects of a device; `None` if the device was removed.
@@ -139,6 +139,13 @@ fn unless_removed<T>(result: Result<T>, exists: impl FnOnce() -> Result<bool>) -
         Err(error) if exists()? => Err(error),
         Err(_) => Ok(None),
     }
+}
+
+/// Index and name of the device of one message, if it is not of iWARP.
+fn device(body: &[u8]) -> Option<(u32, String)> {
+    let index = u32_at(attribute(body, attr::DEV_INDEX)?, 0)?;
+    let is_iwarp = attribute(body, attr::DEV_NODE_TYPE).is_some_and(|kind| kind.first() == Some(&NODE_RNIC));
+    (!is_iwarp).then(|| (index, attribute(body, attr::DEV_NAME).map(string).unwrap_or_default()))
 }
 
 /// The port of one message, if it has a network interface.
@@ -182,6 +189,19 @@ mod tests {
         assert!(matches!(unless_removed(failed(), || Ok(true)), Err(Error::Interrupted)));
         assert!(unless_removed(failed(), || Err(Error::Interrupted)).is_err());
         assert_eq!(unless_removed(Ok(7), || panic!("not listed again")).unwrap(), Some(7));
+    }
+
+    #[test]
+    fn iwarp_device_is_not_listed() {
+        let of = |kind: Option<u8>| {
+            let mut body = Encoder::default();
+            body.attribute(attr::DEV_INDEX, &3_u32.to_ne_bytes());
+            body.attribute(attr::DEV_NAME, b"siw0\0");
+            kind.iter().for_each(|kind| body.attribute(attr::DEV_NODE_TYPE, &[*kind]));
+            device(&body.into_bytes())
+        };
+        let listed = Some((3, "siw0".to_owned()));
+        assert_eq!([of(None), of(Some(1)), of(Some(NODE_RNIC))], [listed.clone(), listed, None]);
     }
 
     #[test]

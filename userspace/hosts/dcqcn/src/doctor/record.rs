@@ -79,6 +79,9 @@ pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
     // Parsed from the text again, so that errors have line numbers.
     let mut snapshot: Snapshot = serde_json::from_str(&text).map_err(json)?;
     check(&snapshot).map_err(|reason| Error::Content { path, reason })?;
+    // Recordings of older versions have iWARP devices, without their kind; `siw` is the usual name of software ones.
+    snapshot.rdma.retain(|device| !device.name.starts_with("siw"));
+    snapshot.rdma_elsewhere.retain(|device| !device.name.starts_with("siw"));
     for link in &mut snapshot.links {
         let [before, after] = texts_of(dir, link);
         link.ethtool = match (text_if_exists(&before)?, text_if_exists(&after)?) {
@@ -151,6 +154,7 @@ fn check_counts(counts: &Counts) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::doctor::checks::tests::healthy;
+    use crate::doctor::snapshot::{Rdma, RdmaElsewhere};
 
     #[test]
     fn written_value_reads_back() {
@@ -180,6 +184,20 @@ mod tests {
         snapshot.links[0].ethtool = Some(["NIC statistics:\n", "NIC statistics:\n"].map(str::to_owned));
         write(dir.path(), &snapshot).unwrap();
         assert_eq!(read(dir.path()).unwrap().links[0].ethtool, None);
+    }
+
+    #[test]
+    fn recorded_iwarp_device_is_skipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["siw0", "rxe0"].map(str::to_owned);
+        let device = |name: &String| Rdma { name: name.clone(), ..Rdma::default() };
+        let elsewhere = |name: &String| RdmaElsewhere { name: name.clone(), ..RdmaElsewhere::default() };
+        let (rdma, rdma_elsewhere) = (names.iter().map(device), names.iter().map(elsewhere));
+        let (rdma, rdma_elsewhere) = (rdma.collect(), rdma_elsewhere.collect());
+        write(dir.path(), &Snapshot { rdma, rdma_elsewhere, ..healthy() }).unwrap();
+        let read = read(dir.path()).unwrap();
+        assert!(read.rdma.iter().map(|device| &device.name).eq(["rxe0"]));
+        assert!(read.rdma_elsewhere.iter().map(|device| &device.name).eq(["rxe0"]));
     }
 
     #[test]

@@ -27,14 +27,10 @@ pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<
 }
 
 /// A port with its counters, read below `root`; `None` if its interface is in another network namespace (in shared mode
-/// every namespace lists all devices), or for iWARP, which runs over TCP.
+/// every namespace lists all devices).
 fn of_port(root: &Path, device: &str, port: RdmaPort, links: &[Link]) -> Option<Rdma> {
     let link = links.iter().find(|link| link.index == port.ifindex)?;
     let sysfs = root.join(CLASS).join(device);
-    // As in `4: RNIC`.
-    if value::<String>(sysfs.join("node_type")).is_some_and(|kind| kind.ends_with("RNIC")) {
-        return None;
-    }
     let before = hw_counters(root, device, port.number);
     Some(Rdma {
         name: device.to_owned(),
@@ -134,8 +130,6 @@ mod tests {
             assert_eq!(port.before, BTreeMap::from(counters.map(|(name, value)| (name.to_owned(), value))));
         }
         assert_eq!(read(2, 9), None, "interface of another network namespace");
-        std::fs::write(root.path().join(CLASS).join("mlx4_0/node_type"), "4: RNIC\n").unwrap();
-        assert_eq!(read(1, 7), None, "iWARP");
     }
 
     #[test]
