@@ -191,7 +191,7 @@ fn printed_file(line: &str) -> Option<&str> {
     let (prompt, file) = line.rsplit_once("cat ")?;
     let prompt = prompt.trim_end().trim_end_matches("sudo").trim_end();
     let is_command = prompt.is_empty() || prompt.ends_with(['#', '$', '%']);
-    (is_command && !file.contains(char::is_whitespace)).then_some(file)
+    (is_command && !file.contains(|c: char| c.is_whitespace() || c == '*')).then_some(file)
 }
 
 /// The assignments of the commands in a line, and `true`; without any, the line and `false`.
@@ -213,10 +213,13 @@ fn assignments(line: &str) -> (Vec<String>, bool) {
 
 /// The file that a command writes and its value, as `FILE=VALUE`.
 fn written_file(command: &str) -> Option<String> {
-    let (before, file) = command.split_once("tee ").or_else(|| command.split_once('>'))?;
+    let tee = command.split_once("tee ").filter(|(before, _)| !before.contains('>'));
+    let (before, file) = tee.or_else(|| command.split_once('>'))?;
     let file = file.trim_start_matches(['>', ' ']).trim_start_matches("-a ").split(' ').next()?;
     // As in `/sys/class/net/"${IF}"/ecn`.
     let file = file.replace(['"', '\'', '{', '}'], "");
+    // As in `os.system("echo 11 > FILE")`.
+    let file = file.split([')', '&', '|', '<', '>']).next()?;
     if let Some((_, value)) = before.split_once("echo ") {
         let value = value.trim_start_matches("-n ").split('|').next()?;
         // Markdown escapes `>`.
@@ -279,6 +282,8 @@ fn lines(
             continue;
         }
         if line.is_empty() || line.starts_with('#') {
+            // As in `# ls`, a command whose output is not the file's.
+            printed = printed.filter(|_| line.is_empty());
             continue;
         }
         if let Some(file) = printed.take().filter(|_| line.bytes().all(|byte| byte.is_ascii_digit())) {
@@ -325,7 +330,7 @@ fn lines(
                 && values.chars().all(|c| c.is_whitespace() || !separates(c));
             let text = values.trim_matches(separates);
             // The type, from `mlxconfig show_confs`, or a script's `NAME=$(cat FILE)`.
-            if !is_command && (text.starts_with(['<', '`']) || text.starts_with("$(")) {
+            if !is_command && ["<", "`cat ", "$("].iter().any(|start| text.starts_with(start)) {
                 continue;
             }
             let is_unknown = values.contains(['$', '`', '<']) || values.contains("{{");
