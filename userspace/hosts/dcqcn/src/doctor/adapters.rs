@@ -58,21 +58,23 @@ const COUNTERS: [(CounterMeaning, &str); 8] = [
     ),
 ];
 
-/// Kernel drivers of adapters, and the fix that enables both DCQCN points, with the interface as `IFACE`.
-const DRIVERS: [(&str, &str); 8] = [
+/// Kernel drivers of RoCE adapters, and the fix that enables both DCQCN points, with the interface as `IFACE`.
+const DRIVERS: [(&str, &str); 5] = [
     (
         "mlx5_core",
         "`echo 1 > /sys/class/net/IFACE/ecn/roce_np/enable/3`, and the same in `roce_rp` (3: RoCE's priority); without \
-         NVIDIA's driver `mlxconfig -d DEVICE set ROCE_CC_PRIO_MASK_P1=8` (mask: priority 3), and reboot",
+         NVIDIA's driver check with `mstconfig -d PCI -e query` that ROCE_CC_PRIO_MASK_P1 (P2: second port) includes \
+         RoCE's priority (default 255)",
     ),
     ("bnxt_en", "enable `dcqcn` of the adapter in configfs (`/sys/kernel/config/bnxt_re/DEVICE/ports/1/cc`)"),
     ("ice i40e idpf", "load the RDMA driver with DCQCN on (`irdma` of Intel's package: `dcqcn_enable=1`)"),
     ("ionic", "enable a DCQCN profile of the adapter (`nicctl update dcqcn`)"),
     ("hns3", "choose DCQCN in the adapter (`/sys/class/infiniband/DEVICE/ports/1/cc_param`)"),
-    ("mlxsw_spectrum", "a switch port does not answer marks: enable DCQCN at the hosts"),
-    ("nfp", "the adapter does not have RDMA"),
-    ("cxgb4", "the adapter's RDMA is iWARP, without DCQCN"),
 ];
+
+/// Drivers whose PFC counters are among the above, and drivers of adapters without PFC.
+const PAUSES_KNOWN: &str = "mlx5_core mlx4_core bnxt_en ice i40e ixgbe ionic hns3 mlxsw_spectrum mana nfp cxgb4 be2net \
+                            qede e1000 e1000e igb igc tg3";
 
 /// Drivers of virtual interfaces, which have no pauses to count.
 pub(super) const PARAVIRTUAL: [&str; 6] =
@@ -80,6 +82,11 @@ pub(super) const PARAVIRTUAL: [&str; 6] =
 
 pub(super) fn means(name: &str, meaning: CounterMeaning) -> bool {
     COUNTERS.iter().any(|(of, names)| *of == meaning && names.split(' ').any(|pattern| is(name, pattern)))
+}
+
+/// Whether a driver lacks counters of PFC frames only if PFC is off or not supported.
+pub(super) fn knows_pauses(driver: &str) -> bool {
+    PAUSES_KNOWN.split(' ').any(|known| known == driver)
 }
 
 /// The fix that enables DCQCN in the adapter of a known driver.
@@ -100,6 +107,12 @@ fn is(name: &str, pattern: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mlx5_fix_only_queries_the_firmware() {
+        let fix = of_driver("mlx5_core").unwrap();
+        assert!(fix.contains("`mstconfig -d PCI -e query`") && !fix.contains(" set "), "{fix}");
+    }
 
     #[test]
     fn vendor_counter_names_classified() {

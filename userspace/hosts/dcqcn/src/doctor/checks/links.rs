@@ -216,15 +216,17 @@ pub(super) fn counters_not_read(snapshot: &Snapshot, link: &Link) -> Option<Find
             .any(|meaning| adapters::means(name, meaning))
     };
     let counts_cnps = hardware.is_empty() || hardware.iter().any(|device| device.after.keys().any(is_cnp));
-    let missing = match (link.counts(is_any_pause), counts_cnps) {
+    let counts_pauses = link.counts(is_pause) || adapters::knows_pauses(driver) && link.counts(is_link_pause);
+    let missing = match (counts_pauses, counts_cnps) {
         (true, true) => return None,
         (false, true) => "pauses",
         (true, false) => "CNPs",
         (false, false) => "pauses and CNPs",
     };
-    let known = match adapters::of_driver(driver) {
-        Some(_) => "the driver does not report them here",
-        None => "not read for this driver",
+    let known = if adapters::knows_pauses(driver) || adapters::of_driver(driver).is_some() {
+        "the driver does not report them here"
+    } else {
+        "not read for this driver"
     };
     let what = format!("{missing} of {driver} are not counted, so problems may go unnoticed");
     let evidence = format!("`ethtool -S {}` and hw_counters: {known}", link.name);

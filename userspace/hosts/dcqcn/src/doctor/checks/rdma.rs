@@ -89,9 +89,9 @@ pub(super) fn bypass(snapshot: &Snapshot, device: &Rdma, iface: &str) -> Option<
     } else {
         format!("{} in {}", packets.join(", "), snapshot.window())
     };
-    let enable = enable(snapshot, device, iface);
     let fix = format!(
-        "use the adapter's own congestion control ({enable}), and this project on a router or bridge in the path"
+        "use the adapter's congestion control: {}. Use this project on a router or bridge in the path",
+        enable(snapshot, device, iface)
     );
     let severity = if snapshot.attached(iface).is_some() { Severity::Warning } else { Severity::Info };
     Some(Finding::new("rdma-bypass", severity, what, evidence).fix(fix))

@@ -301,12 +301,16 @@ fn unknown_driver_without_counters_is_reported() {
         let text = "     frames_rx_pripause: 0\n".to_owned();
         link(s).ethtool = Some([text.clone(), text]);
     });
-    // Without PFC, mlx5 counts the pauses of the link only.
-    absent("counters-not-read", |s| {
-        hardware(s, "mlx5_core", &["np_cnp_sent"]);
-        let text = "     rx_global_pause: 0\n".to_owned();
+    let only_of_link = |s: &mut Snapshot, driver: &str| {
+        hardware(s, driver, &["np_cnp_sent"]);
+        let text = "     rx_pause_frames: 0\n".to_owned();
         link(s).ethtool = Some([text.clone(), text]);
-    });
+    };
+    // mlx5 counts them only if PFC is off; igb does not have PFC.
+    absent("counters-not-read", |s| only_of_link(s, "mlx5_core"));
+    absent("counters-not-read", |s| only_of_link(s, "igb"));
+    planted("counters-not-read", Info, |s| only_of_link(s, "enic"))
+        .has(&["pauses of enic", "not read for this driver"]);
     absent("counters-not-read", |s| (link(s).kind, link(s).driver) = (None, Some("virtio_net".into())));
 }
 
@@ -414,7 +418,11 @@ fn rdma_device_faults_are_found() {
         "router or bridge",
         "its packets are not counted",
     ]);
-    for (driver, fix) in [("bnxt_en", "configfs"), ("qede", "its vendor's tool")] {
+    for (driver, fix) in [
+        ("bnxt_en", "control: enable `dcqcn`"),
+        ("qede", "its vendor's tool. Use"),
+        ("nfp", "its vendor's tool. Use"),
+    ] {
         let finding = planted("rdma-bypass", Warning, |s| {
             s.rdma = vec![Rdma { after: [("rx_pkts".to_owned(), 7)].into(), ..hardware() }];
             link(s).driver = Some(driver.to_owned());
