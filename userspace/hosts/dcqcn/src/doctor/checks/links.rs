@@ -7,7 +7,7 @@ use dcqcn_common::stats::Stat;
 
 use super::{Finding, Severity, Snapshot, known, reattach, time};
 use crate::doctor::adapters::{self, CounterMeaning};
-use crate::doctor::snapshot::{HIDING, Link, MERGING};
+use crate::doctor::snapshot::{HIDING, Link, MERGING, Rdma};
 
 /// MTU for RoCE's largest payload, 4096 bytes, and its headers.
 const MTU: u32 = 4_200;
@@ -251,6 +251,18 @@ fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
     adapters.chain(of_link).fold(ours.unwrap_or(0), u64::saturating_add)
 }
 
+/// Whether an interface had RoCE between the two readings, by the programs or the counters of its adapter.
+fn has_roce(snapshot: &Snapshot, iface: &str) -> bool {
+    use CounterMeaning::{CnpHandled, CnpIgnored, CnpSent, Packets};
+    let seen = snapshot.attached(iface).and_then(|attached| attached.seen(snapshot));
+    let counted = |device: &Rdma| {
+        [Packets, CnpSent, CnpHandled, CnpIgnored].into_iter().any(|meaning| device.grown(meaning).0 != 0)
+    };
+    seen.is_some_and(|seen| seen.is_between_readings)
+        || marks(snapshot, iface) != 0
+        || snapshot.rdma_on(iface).any(counted)
+}
+
 /// PFC frames that the programs on an interface saw between the two readings.
 fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
     let seen = snapshot.attached(iface).and_then(|attached| attached.seen(snapshot));
@@ -272,7 +284,9 @@ pub(super) fn pause_before_marks(snapshot: &Snapshot, link: &Link) -> Option<Fin
     });
     let (pauses, counters) = if own.0 > driver.0 { own } else { driver };
     let marks = marks(snapshot, iface);
-    if pauses <= marks {
+    // Any traffic causes pauses of the link, but only RoCE is marked.
+    let is_of_roce = counters.keys().any(|name| is_pause(name)) || has_roce(snapshot, iface);
+    if pauses <= marks || !is_of_roce {
         return None;
     }
     let what = "the link is paused more often than packets are marked: marking starts too late";
@@ -287,8 +301,8 @@ pub(super) fn pause_before_marks(snapshot: &Snapshot, link: &Link) -> Option<Fin
     };
     if counters.keys().any(|name| is_link_pause(name)) {
         fix += &format!(
-            "; pause RoCE's priority only: `ethtool -A {iface} rx off tx off` and `dcb pfc set dev {iface} prio-pfc \
-             3:on`"
+            "; if RoCE is in priority 3, pause only that, first at both ends: `dcb pfc set dev {iface} prio-pfc 3:on`, \
+             then `ethtool -A {iface} rx off tx off`"
         );
     }
     Some(Finding::warning("pause-before-marks", what, evidence).fix(fix))

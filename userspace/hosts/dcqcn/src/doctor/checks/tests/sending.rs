@@ -267,13 +267,36 @@ fn pauses_of_all_vendors_are_counted() {
     }
 }
 
+fn link_pauses(s: &mut Snapshot) {
+    link(s).ethtool = Some(["     rx_global_pause: 7\n", "     rx_global_pause: 50007\n"].map(str::to_owned));
+}
+
 #[test]
 fn pauses_of_link_are_counted() {
+    planted("pause-before-marks", Warning, link_pauses).has(&[
+        "rx_global_pause +50000",
+        "at both ends: `dcb pfc set dev eth0 prio-pfc 3:on`, then `ethtool -A eth0 rx off tx off`",
+    ]);
+}
+
+#[test]
+fn pauses_of_link_without_roce_ignored() {
+    let idle = |s: &mut Snapshot, counter: &str, grown: u64| {
+        link_pauses(s);
+        s.attachments[0].before = s.attachments[0].after.clone();
+        let sample = |value: u64| [(counter.to_owned(), value)].into();
+        s.rdma = vec![Rdma { before: sample(7), after: sample(7 + grown), ..rxe0() }];
+    };
+    absent("pause-before-marks", |s| idle(s, "port_xmit_packets", 0));
+    absent("pause-before-marks", |s| idle(s, "rx_drops", 1));
+    for counter in ["port_xmit_packets", "np_cnp_sent", "rp_cnp_ignored", "np_ecn_marked_roce_packets"] {
+        planted("pause-before-marks", Warning, |s| idle(s, counter, 1));
+    }
+    // PFC concerns the priority of RoCE.
     planted("pause-before-marks", Warning, |s| {
-        link(s).ethtool =
-            Some(["     rx_global_pause: 7\n", "     rx_global_pause: 50007\n"].map(str::to_owned));
-    })
-    .has(&["rx_global_pause +50000", "ethtool -A eth0 rx off tx off"]);
+        idle(s, "port_xmit_packets", 0);
+        link(s).ethtool = Some(["     rx_prio3_pause: 7\n", "     rx_prio3_pause: 9\n"].map(str::to_owned));
+    });
 }
 
 #[test]
