@@ -1,6 +1,6 @@
 //! Interfaces and the counters of their NICs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
@@ -312,11 +312,25 @@ pub(super) fn priority_discards(snapshot: &Snapshot, link: &Link) -> Option<Find
     let discards = link.grown(|name| adapters::means(name, CounterMeaning::Discard));
     let what = "the NIC discards packets: go-back-N retransmits many of them";
     let evidence = format!("{} in {}", listed(&discards), snapshot.window());
-    let priority = discards.keys().find_map(|name| name.split_once("_prio")?.1.get(..1)).unwrap_or("PRIO");
-    let fix = format!(
-        "lower Kmin and Kmax at the congestion point; enable PFC for that priority (`dcb pfc set dev {} prio-pfc \
-         {priority}:on`) for the remaining excess",
-        link.name
-    );
+    // Other names have the number of a queue.
+    let priorities: Option<BTreeSet<&str>> =
+        discards.keys().map(|name| name.split_once("_prio")?.1.get(..1)).collect();
+    let mut fix = "lower Kmin and Kmax at the congestion point; ".to_owned();
+    // Ordinary traffic has priority 0.
+    fix += &match priorities.map(|mut priorities| (priorities.remove("0"), priorities)) {
+        Some((true, others)) if others.is_empty() => {
+            "send RoCE in its own priority instead of 0, which PFC would pause for all other traffic"
+                .to_owned()
+        }
+        Some((_, others)) => {
+            let on = others.iter().map(|priority| format!("{priority}:on")).collect::<Vec<_>>().join(" ");
+            format!("enable PFC (`dcb pfc set dev {} prio-pfc {on}`) for the remaining excess", link.name)
+        }
+        None => format!(
+            "enable PFC for RoCE's priority, other than 0 (`dcb pfc set dev {} prio-pfc PRIO:on`), for the remaining \
+             excess",
+            link.name
+        ),
+    };
     (!discards.is_empty()).then(|| Finding::error("priority-discards", what, evidence).fix(fix))
 }

@@ -234,7 +234,7 @@ fn link_faults_are_found() {
         .has(&["rx_prio3_pause +1000000"]);
     planted("priority-discards", Error, |s| statistics(s, "rx_prio5_buf_discard", 1)).has(&["prio-pfc 5:on"]);
     planted("priority-discards", Error, |s| statistics(s, "rx_discard_packets_cos4", 1))
-        .has(&["prio-pfc PRIO:on"]);
+        .has(&["RoCE's priority, other than 0 (`dcb pfc set dev eth0 prio-pfc PRIO:on`)"]);
     // ECN acts first.
     absent("pause-before-marks", |s| {
         count(s, "ingress", "np_ecn_marked_roce_packets", 100);
@@ -308,6 +308,21 @@ fn pause_of_several_priorities_counted_once() {
         };
         link(s).ethtool = Some([text(0), text(6_434)]);
     });
+}
+
+#[test]
+fn discards_of_several_priorities_named() {
+    let finding = |grown: &str| {
+        planted("priority-discards", Error, |s| {
+            let text = |value: u64| -> String {
+                grown.chars().map(|priority| format!("     rx_prio{priority}_discards: {value}\n")).collect()
+            };
+            link(s).ethtool = Some([text(1), text(3)]);
+        })
+    };
+    finding("035").has(&["(`dcb pfc set dev eth0 prio-pfc 3:on 5:on`)"]);
+    let fix = finding("0").has(&["lower Kmin and Kmax", "its own priority instead of 0"]).fix.unwrap();
+    assert!(!fix.contains("dcb"), "{fix}");
 }
 
 #[test]
