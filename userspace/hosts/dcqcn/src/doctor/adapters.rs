@@ -36,17 +36,17 @@ const COUNTERS: [(CounterMeaning, &str); 8] = [
     (
         LinkPause,
         "?x_global_pause ?x_pause_frames link_xoff_?x.nic port.link_xoff_?x ?x_flow_control_xoff frames_?x_pause \
-         mac_?x_mac_pause_num",
+         mac_?x_mac_pause_num tx_pauseframes",
     ),
     (
         Discard,
         "?x_prio#_discards ?x_prio#_discard rx_prio#_buf_discard rx_prio#_cong_discard rx_discard_packets_cos# \
          tc_no_buffer_discard_uc_tc_#",
     ),
+    // Not mlx5's `rx_prio#_marked`: packets that the NIC marks itself, as the host is too slow.
     (
         EcnMarked,
-        "np_ecn_marked_roce_packets rx_prio#_marked rx_ecn_marked_pkts RxECNMrkd rx_rdma_ecn_pkts ecn_marked \
-         received_ecns",
+        "np_ecn_marked_roce_packets rx_ecn_marked_pkts RxECNMrkd rx_rdma_ecn_pkts ecn_marked received_ecns",
     ),
     (CnpSent, "np_cnp_sent tx_cnp_pkts np_cnp_pkts cnpSent tx_rdma_cnp_pkts tx_cnp_pkt sent_cnps"),
     (CnpHandled, "rp_cnp_handled rx_cnp_pkts cnpHandled rx_rdma_cnp_pkts rx_cnp_pkt received_cnps"),
@@ -127,23 +127,29 @@ mod tests {
             ("hc_tc3_rx_pause_phy", Pause),
             ("tx_priority_pauseframes", Pause),
             ("rx_pfc_frames", Pause),
+            ("rx_pb_3_pxoff", Pause),
             ("rx_global_pause", LinkPause),
             ("link_xoff_rx.nic", LinkPause),
+            ("tx_flow_control_xoff", LinkPause),
+            ("mac_rx_mac_pause_num", LinkPause),
+            ("tx_pauseframes", LinkPause),
             ("rx_prio0_discards", Discard),
             ("rx_prio3_buf_discard", Discard),
+            ("rx_prio3_cong_discard", Discard),
             ("rx_discard_packets_cos4", Discard),
             ("tx_cnp_pkt", CnpSent),
             ("received_cnps", CnpHandled),
-            ("rx_prio3_marked", EcnMarked),
             ("rx_ecn_marked_pkts", EcnMarked),
             ("RxECNMrkd", EcnMarked),
             ("cnpSent", CnpSent),
             ("rx_rdma_cnp_pkts", CnpHandled),
             ("cnpIgnored", CnpIgnored),
             ("tx_rdma_ucast_pkts", Packets),
+            ("port_xmit_packets", Packets),
+            ("ip4InPkts", Packets),
         ] {
-            let all = [Pause, LinkPause, Discard, EcnMarked, CnpSent, CnpHandled, CnpIgnored, Packets];
-            let found: Vec<_> = all.into_iter().filter(|meaning| means(name, *meaning)).collect();
+            let found: Vec<_> =
+                COUNTERS.iter().map(|(of, _)| *of).filter(|meaning| means(name, *meaning)).collect();
             assert_eq!(found, [meaning], "{name}");
         }
         for name in [
@@ -157,5 +163,19 @@ mod tests {
             assert!(!means(name, Pause), "{name}");
         }
         assert!(of_driver("ice").is_some() && of_driver("efa").is_none());
+    }
+
+    #[test]
+    fn marks_of_a_slow_host_are_not_ce() {
+        assert!(!means("rx_prio3_marked", EcnMarked));
+    }
+
+    #[test]
+    fn reference_lists_all_counter_names() {
+        const PAGE: &str = include_str!("../../../../../docs/reference/doctor.md");
+        for name in COUNTERS.iter().flat_map(|(_, names)| names.split(' ')) {
+            let name = name.replace('#', "N");
+            assert!(PAGE.contains(&format!("`{name}`")), "no `{name}` in docs/reference/doctor.md");
+        }
     }
 }
