@@ -91,9 +91,14 @@ fn port_dir(root: &Path, class: &str, device: &str, port: u32) -> PathBuf {
     root.join(class).join(device).join("ports").join(port.to_string())
 }
 
-/// The counters of an adapter (mana's marks and sent CNPs) and of its port, and the packets that it transferred.
+/// The counters of an adapter's port, and the packets that it transferred; those of the adapter (mana's marks and sent
+/// CNPs) too, unless they are the sum of several ports.
 fn hw_counters(root: &Path, device: &str, port: u32) -> BTreeMap<String, u64> {
-    let mut counters = values(&root.join(CLASS).join(device).join("hw_counters"));
+    let sysfs = root.join(CLASS).join(device);
+    let mut counters = BTreeMap::new();
+    if names(sysfs.join("ports")).len() == 1 {
+        counters = values(&sysfs.join("hw_counters"));
+    }
     let port = port_dir(root, CLASS, device, port);
     counters.extend(values(&port.join("hw_counters")));
     counters.extend(values(&port.join("counters")));
@@ -146,7 +151,11 @@ mod tests {
             std::fs::write(path, value).unwrap();
         }
         let expected = [("sent_cnps", 5), ("received_cnps", 6), ("lifespan", 10)];
-        let expected = BTreeMap::from(expected.map(|(name, value)| (name.to_owned(), value)));
+        let mut expected = BTreeMap::from(expected.map(|(name, value)| (name.to_owned(), value)));
+        assert_eq!(hw_counters(root.path(), "mana_0", 1), expected);
+        // Of two ports, no port has all marks of the device.
+        std::fs::create_dir(root.path().join(CLASS).join("mana_0/ports/2")).unwrap();
+        expected.remove("sent_cnps");
         assert_eq!(hw_counters(root.path(), "mana_0", 1), expected);
     }
 }
