@@ -163,6 +163,10 @@ mod tests {
                 "`ip netns exec blue ethtool -K eth0 gro off` or `dcqcn -n blue run`",
             ),
             (
+                "at both ends `dcb pfc set dev eth0 prio-pfc 3:on`",
+                "at both ends `ip netns exec blue dcb pfc set dev eth0 prio-pfc 3:on`",
+            ),
+            (
                 "`echo 1 > /sys/class/net/eth0/ecn/roce_np/enable/3`",
                 "`ip netns exec blue sh -c 'echo 1 > /sys/class/net/eth0/ecn/roce_np/enable/3'`",
             ),
