@@ -58,11 +58,15 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
 
 /// The words of a line for an error, cut to a readable length.
 pub(crate) fn quoted(words: &[&str]) -> String {
+    format!("`{}`", cut(&words.join(" ")))
+}
+
+/// Text of a file for an error, cut to a readable length.
+pub(crate) fn cut(text: &str) -> String {
     const MAX_CHARS: usize = 160;
-    let line = words.join(" ");
-    match line.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => format!("`{}...`", &line[..end]),
-        None => format!("`{line}`"),
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

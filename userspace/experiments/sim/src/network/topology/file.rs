@@ -6,7 +6,7 @@ use dcqcn_params::quantity::{parse_rate_bps, parse_time_ns};
 use serde::Deserialize;
 
 use super::{Link, Topology};
-use crate::network::read::FileError;
+use crate::network::read::{FileError, cut};
 
 pub const TOPOLOGY_EXAMPLE: &str = "\
 # Topology for `--topology file:FILE.toml`: nodes, and links between them. A host has one link.
@@ -63,17 +63,18 @@ impl Topology {
         let mut indices: HashMap<&str, u32> = HashMap::new();
         for (index, node) in (0..).zip(&names) {
             if indices.insert(node, index).is_some() {
-                let what = format!("`{node}` is defined twice: give each node a unique name");
+                let what = format!("`{}` is defined twice: give each node a unique name", cut(node));
                 return Err(FileError::new(name, 0, what));
             }
         }
         let link = |(number, link): (usize, &FileLink)| {
             let refuse = |what: String| FileError::new(name, 0, format!("link {number}: {what}"));
+            let invalid = |key: &str, error: String| refuse(format!("{key} = {}", cut(&error)));
             let node = |node: &String| {
                 indices
                     .get(node.as_str())
                     .copied()
-                    .ok_or_else(|| refuse(format!("`{node}` is neither in `hosts` nor in `switches`")))
+                    .ok_or_else(|| refuse(format!("`{}` is neither in `hosts` nor in `switches`", cut(node))))
             };
             let [a, b] = link.between.as_slice() else {
                 return Err(refuse(format!("between has {} nodes, not two", link.between.len())));
@@ -81,8 +82,8 @@ impl Topology {
             Ok(Link {
                 a: node(a)?,
                 b: node(b)?,
-                rate_bps: parse_rate_bps(&link.rate).map_err(|error| refuse(format!("rate = {error}")))?,
-                delay_ns: parse_time_ns(&link.delay).map_err(|error| refuse(format!("delay = {error}")))?,
+                rate_bps: parse_rate_bps(&link.rate).map_err(|error| invalid("rate", error.to_string()))?,
+                delay_ns: parse_time_ns(&link.delay).map_err(|error| invalid("delay", error.to_string()))?,
             })
         };
         let links = (1..).zip(&file.link).map(link).collect::<Result<_, _>>()?;
@@ -100,6 +101,20 @@ mod tests {
         assert_eq!((topology.hosts, topology.switches, topology.links.len()), (3, 2, 4));
         assert_eq!(topology.links[1], Link { a: 3, b: 4, rate_bps: 400_000_000_000, delay_ns: 2_000 });
         assert_eq!((topology.validate(), topology.node("disk2")), (Ok(()), Some(2)));
+    }
+
+    #[test]
+    fn long_words_cut_in_errors() {
+        for (from, to) in [
+            ("\"client\", \"left\"", "\"client\", \"LONG\""),
+            ("\"disk1\", \"disk2\"", "\"LONG\", \"LONG\""),
+            ("400gbit", "LONG"),
+            ("2us", "LONG"),
+        ] {
+            let long = TOPOLOGY_EXAMPLE.replacen(from, &to.replace("LONG", &"x".repeat(9_999)), 1);
+            let refused = Topology::parse("t", &long).unwrap_err().to_string();
+            assert!(refused.len() < 300 && refused.contains("..."), "{refused}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use dcqcn_params::quantity::in_range;
 
 use super::{MAX_FLOW_BYTES, MAX_FLOWS, Workload};
 use crate::network::agenda::MAX_TIME_NS;
-use crate::network::read::{FileError, quoted, words};
+use crate::network::read::{FileError, cut, quoted, words};
 use crate::network::topology::{Link, MAX_NODES, Topology};
 
 /// Name of a node with an id of these files.
@@ -183,15 +183,15 @@ fn link(words: &[&str], new_index: &[u32]) -> Result<Link, String> {
         let index = id.parse::<usize>().ok().and_then(|id| new_index.get(id));
         index
             .copied()
-            .ok_or_else(|| format!("node {id} does not exist; ids are 0 to {}", new_index.len() - 1))
+            .ok_or_else(|| format!("node {} does not exist; ids are 0 to {}", cut(id), new_index.len() - 1))
     };
     let (a, b) = (node(a)?, node(b)?);
-    let rate_bps =
-        rate_bps(rate).ok_or_else(|| format!("`{rate}` is not a rate; write `100Gbps` or `12.5GBps`"))?;
-    let delay_ns =
-        time_ns(delay).ok_or_else(|| format!("`{delay}` is not a delay; write `1us` or `1000ns`"))?;
+    let rate_bps = rate_bps(rate)
+        .ok_or_else(|| format!("{} is not a rate; write `100Gbps` or `12.5GBps`", quoted(&[rate])))?;
+    let delay_ns = time_ns(delay)
+        .ok_or_else(|| format!("{} is not a delay; write `1us` or `1000ns`", quoted(&[delay])))?;
     if error.parse() != Ok(0.0) {
-        return Err(format!("the error rate is {error}, not 0; use `--fault` for failing links"));
+        return Err(format!("the error rate is {}, not 0; use `--fault` for failing links", cut(error)));
     }
     Ok(Link { a, b, rate_bps, delay_ns })
 }
@@ -451,6 +451,17 @@ mod tests {
             ("12.5GBps", 100_000_000_000),
             ("12.5GB/s", 100_000_000_000),
             ("100kbps", 100_000),
+    #[test]
+    fn long_words_cut_in_errors() {
+        for word in 0..5 {
+            let mut words = ["0", "1", "100Gbps", "1us", "0"];
+            let long = "9".repeat(9_999) + "x";
+            words[word] = &long;
+            let refused = Topology::hpcc("t", &format!("2 1 1\n0\n{}\n", words.join(" "))).unwrap_err();
+            assert!(refused.to_string().len() < 500, "{refused}");
+        }
+    }
+
         ] {
             assert_eq!(rate_bps(text), Some(expected), "{text}");
         }

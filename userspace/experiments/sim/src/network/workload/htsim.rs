@@ -45,14 +45,14 @@ impl Workload {
             match words.as_slice() {
                 ["Nodes", count] => match count.parse() {
                     Ok(count) => nodes = count,
-                    Err(_) => return refuse(format!("`{count}` is not a number of nodes")),
+                    Err(_) => return refuse(format!("{} is not a number of nodes", quoted(&[count]))),
                 },
                 ["Connections", count] => match count.parse::<usize>() {
                     Ok(count) if count as u64 > MAX_FLOWS => {
                         return refuse(format!("{count} connections are out of range: 1 to {MAX_FLOWS}"));
                     }
                     Ok(count) => connections = Some(count),
-                    Err(_) => return refuse(format!("`{count}` is not a number of connections")),
+                    Err(_) => return refuse(format!("{} is not a number of connections", quoted(&[count]))),
                 },
                 ["Triggers" | "Failures", ..] => {}
                 ["trigger", rest @ ..] => {
@@ -330,6 +330,8 @@ mod tests {
             ("Nodes 2\n0->3 start 0 size 5\n", "m:2: 0->3: the file announces 2 nodes"),
             ("Connections 16000001\n", "m:1: 16000001 connections are out of range: 1 to 16000000"),
             ("Nodes two\n", "m:1: `two` is not a number of nodes"),
+            (&format!("Nodes {}\n", "x".repeat(999)), &format!("m:1: `{}...` is not", "x".repeat(160))),
+            (&format!("Connections {}\n", "x".repeat(999)), &format!("m:1: `{}...` is", "x".repeat(160))),
             ("Connections 2\n0->1 start 0 size 5\n", "m: the file announces 2 connections, but has 1"),
             ("0->0 start 0 size 5\n", "m:1: 0->0: a connection needs two nodes"),
             ("0->1 start 0 size 0\n", "m:1: size 0, an endless connection, is not supported"),

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use super::collective::{Collective, Pairs};
 use super::{MAX_FLOW_BYTES, Wait, Workload};
-use crate::network::read::{FileError, quoted, words};
+use crate::network::read::{FileError, cut, quoted, words};
 
 /// Assignment of ranks to groups.
 #[derive(Clone, Copy, Debug)]
@@ -167,7 +167,8 @@ fn listed(head: &[&str], key: &str, layers: usize) -> Result<BTreeSet<usize>, St
     let numbers = listed.and_then(|words: &[&str]| words.iter().map(number).collect());
     numbers.ok_or_else(|| {
         format!(
-            "{key} {count}: expected the number of layers listed, then each, 0 to {}",
+            "{key} {}: expected the number of layers listed, then each, 0 to {}",
+            cut(count),
             layers.saturating_sub(1)
         )
     })

@@ -6,7 +6,7 @@
 
 use super::{MAX_FLOW_BYTES, SizeWeight, Workload};
 use crate::network::random::Random;
-use crate::network::read::{FileError, quoted, words};
+use crate::network::read::{FileError, cut, quoted, words};
 
 /// Cumulative distribution of flow sizes, linear between its points.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,7 +141,8 @@ fn cumulative<'t>(
         let rises = points.last().is_none_or(|last| bytes >= last.0 && percent >= last.1);
         if !rises || !(0.0..=MAX_FLOW_BYTES as f64).contains(&bytes) || !(0.0..=100.0).contains(&percent) {
             let what = format!(
-                "{bytes} {percent}: bytes and percents must increase from line to line, to 100 percent"
+                "{}: bytes and percents must increase from line to line, to 100 percent",
+                cut(&words.join(" "))
             );
             return Err(FileError::new(name, line, what));
         }
@@ -262,6 +263,7 @@ mod tests {
         for (text, message_start) in [
             ("0 0\n5\n", "cdf:2: `5` is not a point"),
             ("0 0\n10 60\n5 100\n", "cdf:3: 5 100: bytes and percents must increase"),
+            ("0 0\n1e300 100\n", "cdf:2: 1e300 100: bytes and percents must increase"),
             ("0 0\n10 60\n", "cdf:2: the last line must be `BYTES 100`"),
             ("# none\n", "cdf: it has no flow size"),
             ("5,1\n10 60\n", "cdf:2: `10 60` is not a flow size"),
