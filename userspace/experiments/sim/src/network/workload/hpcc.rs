@@ -44,9 +44,9 @@ impl Workload {
         }
         let (mut flows, mut width) = (Vec::new(), None);
         for (line, words) in lines.by_ref().take(count) {
-            let is_like_first = *width.get_or_insert(words.len()) == words.len();
+            let first_width = *width.get_or_insert(words.len());
             let flow = match words.as_slice() {
-                _ if !is_like_first => None,
+                _ if words.len() != first_width => None,
                 [src, dst, _group, bytes, start] | [src, dst, _group, _, bytes, start] => {
                     src.parse().ok().zip(dst.parse().ok()).zip(bytes.parse().ok().zip(nanoseconds(start)))
                 }
@@ -61,8 +61,14 @@ impl Workload {
                 return Err(FileError::new(name, line, what));
             }
             let Some(((src, dst), (bytes, start_ns))) = flow else {
+                let problem = if words.len() == first_width {
+                    "is not a flow".to_owned()
+                } else {
+                    format!("has {} words, the first flow has {first_width}", words.len())
+                };
                 let what = format!(
-                    "{} is not a flow: write SRC DST PG DPORT BYTES SECONDS, as in `2 1 3 100 200000 2.01`",
+                    "{} {problem}: write SRC DST PG DPORT BYTES SECONDS, as in `2 1 3 100 200000 2.01`, or SRC DST PG \
+                     BYTES SECONDS on every line",
                     quoted(&words)
                 );
                 return Err(FileError::new(name, line, what));
@@ -385,8 +391,12 @@ mod tests {
         for (text, expected) in [
             ("x", "f:1: the first line must be the number of flows"),
             ("# flows\nx", "f:2: the first line must be the number of flows"),
-            ("1\n0 1 3\n", "f:2: `0 1 3` is not a flow"),
-            ("2\n0 1 3 100 5 0\n0 1 3 100 5\n", "f:3: `0 1 3 100 5` is not a flow"),
+            ("1\n0 1 3\n", "f:2: `0 1 3` is not a flow: write SRC DST PG DPORT BYTES SECONDS, as in"),
+            (
+                "2\n0 1 3 100 5 0\n0 1 3 5 2.01\n",
+                "f:3: `0 1 3 5 2.01` has 5 words, the first flow has 6: write SRC DST PG DPORT BYTES SECONDS, as in \
+                 `2 1 3 100 200000 2.01`, or SRC DST PG BYTES SECONDS on every line",
+            ),
             ("3\n0 1 3 100 5 0\n", "f: the first line announces 3 flows, but 1 follow"),
             ("1\n1 1 3 100 5 0\n", "f:2: SRC and DST are the same host"),
             ("1\n0 1 3 100 5 0.+5\n", "f:2: `0 1 3 100 5 0.+5` is not a flow"),
@@ -442,16 +452,6 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_delays_of_ns3_parsed() {
-        for (text, expected) in [
-            ("25000000000.0", 25_000_000_000),
-            ("25000000000", 25_000_000_000),
-            ("2.5e10bps", 25_000_000_000),
-            ("100Gb/s", 100_000_000_000),
-            ("12.5GBps", 100_000_000_000),
-            ("12.5GB/s", 100_000_000_000),
-            ("100kbps", 100_000),
-    #[test]
     fn long_words_cut_in_errors() {
         for word in 0..5 {
             let mut words = ["0", "1", "100Gbps", "1us", "0"];
@@ -462,6 +462,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn rates_and_delays_of_ns3_parsed() {
+        for (text, expected) in [
+            ("25000000000.0", 25_000_000_000),
+            ("25000000000", 25_000_000_000),
+            ("2.5e10bps", 25_000_000_000),
+            ("100Gb/s", 100_000_000_000),
+            ("12.5GBps", 100_000_000_000),
+            ("12.5GB/s", 100_000_000_000),
+            ("100kbps", 100_000),
         ] {
             assert_eq!(rate_bps(text), Some(expected), "{text}");
         }
