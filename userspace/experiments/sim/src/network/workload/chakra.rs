@@ -17,7 +17,7 @@ use prost::Message;
 
 use super::collective::{Collective, Pairs};
 use super::{Wait, Workload, check_flows};
-use crate::network::read::{FileError, bytes};
+use crate::network::read::{FileError, bytes, cut};
 
 /// The relevant fields of `Node`.
 #[derive(Clone, PartialEq, Message)]
@@ -77,9 +77,12 @@ const COMM_COLL: i32 = 7;
 const BARRIER: u64 = 9;
 
 impl Node {
+    fn attribute(&self, name: &str) -> Option<&Attribute> {
+        self.attr.iter().find(|attribute| attribute.name == name)
+    }
+
     fn number(&self, name: &str) -> Option<u64> {
-        let value = self.attr.iter().find(|attribute| attribute.name == name)?.value.as_ref()?;
-        match *value {
+        match *self.attribute(name)?.value.as_ref()? {
             Number::Int32(value) => value.try_into().ok(),
             Number::Int64(value) => value.try_into().ok(),
             Number::Uint32(value) => Some(value.into()),
@@ -88,12 +91,13 @@ impl Node {
         }
     }
 
-    fn text(&self, name: &str) -> Option<&str> {
-        self.attr.iter().find(|attribute| attribute.name == name)?.text.as_deref()
+    /// Number and name, for an error.
+    fn title(&self) -> String {
+        format!("node {} (`{}`)", self.id, cut(&self.name))
     }
 
     fn error(&self, file: &str, problem: &str) -> FileError {
-        FileError::new(file, 0, format!("node {} (`{}`): {problem}", self.id, self.name))
+        FileError::new(file, 0, format!("{}: {problem}", self.title()))
     }
 
     fn bytes(&self, file: &str) -> Result<u64, FileError> {
@@ -126,14 +130,20 @@ impl Node {
     /// The group of a collective: `pg_name`, or the number in older traces of STG.
     ///
     /// # Errors
-    /// There is neither, and the collective does not use all dimensions of ASTRA-sim's network.
+    /// One has another type; or there is neither, and the collective does not use all dimensions of ASTRA-sim's
+    /// network.
     fn group(&self, file: &str) -> Result<Cow<'_, str>, FileError> {
-        let group = self.text("pg_name").map(Cow::Borrowed);
-        if let Some(group) = group.or_else(|| Some(self.number("comm_group")?.to_string().into())) {
-            return Ok(group);
+        if let Some(attribute) = self.attribute("pg_name") {
+            let group = attribute.text.as_deref().map(Cow::Borrowed);
+            return group.ok_or_else(|| self.error(file, "pg_name is not a text"));
         }
-        let dimensions = self.attr.iter().find(|attribute| attribute.name == "involved_dim");
-        if dimensions
+        if self.attribute("comm_group").is_some() {
+            let group = self.number("comm_group").map(|group| group.to_string().into());
+            let what = "comm_group is not a whole number from 0 on; name the group of ranks in pg_name";
+            return group.ok_or_else(|| self.error(file, what));
+        }
+        if self
+            .attribute("involved_dim")
             .and_then(|attribute| attribute.flags.as_ref())
             .is_some_and(|d| d.values.contains(&false))
         {
@@ -218,7 +228,8 @@ impl Workload {
                 let (first, expected) = *totals.entry(group.clone()).or_insert((rank, count));
                 if count != expected {
                     let what = format!(
-                        "the last collective of group `{group}` on rank {rank}, number {count}; rank {first} has {expected}"
+                        "the last collective of group `{}` on rank {rank}, number {count}; rank {first} has {expected}",
+                        cut(&group)
                     );
                     return Err(last.error(name, &what));
                 }
@@ -325,8 +336,8 @@ impl<'t> Builder<'t> {
                     && own != bytes
                 {
                     let what = format!(
-                        "rank {dst} receives {own} bytes, but rank {src} sends {bytes} in node {} (`{}`)",
-                        sender.id, sender.name
+                        "rank {dst} receives {own} bytes, but rank {src} sends {bytes} in {}",
+                        sender.title()
                     );
                     return Err(node.error(file, &what));
                 }
@@ -347,8 +358,8 @@ impl<'t> Builder<'t> {
                 let [found, expected] = [other.terms(self.file(rank))?, node.terms(file)?];
                 if found != expected {
                     let what = format!(
-                        "rank {rank} has {found}, but rank {first} has {expected} in node {} (`{}`)",
-                        node.id, node.name
+                        "rank {rank} has {found}, but rank {first} has {expected} in {}",
+                        node.title()
                     );
                     return Err(other.error(self.file(rank), &what));
                 }
@@ -639,6 +650,32 @@ mod tests {
         let workload = Workload::of_traces(&[0, 1, 2, 3].map(trace), 3).unwrap();
         let groups: Vec<_> = workload.rounds().iter().map(|round| round.ranks.clone()).collect();
         assert_eq!(groups, [[0, 1], [2, 3]]);
+    }
+
+    #[test]
+    fn group_of_wrong_type_rejected() {
+        let word = |name: &str| Attribute {
+            name: name.to_owned(),
+            text: Some("world".to_owned()),
+            ..Attribute::default()
+        };
+        for (group, expected) in [
+            (number("comm_group", -1), "node 1 (``): comm_group is not a whole number from 0 on"),
+            (word("comm_group"), "node 1 (``): comm_group is not a whole number from 0 on"),
+            (number("pg_name", 3), "node 1 (``): pg_name is not a text"),
+        ] {
+            let mut reduce = collective(1, 0, &[]);
+            reduce.attr.push(group);
+            let refused = of_four(&[reduce]).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("t.0.et: {expected}")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn long_name_cut_in_error() {
+        let name = "n".repeat(9_999);
+        let refused = of_four(&[Node { name, ..collective(1, 12, &[]) }]).unwrap_err().to_string();
+        assert!(refused.starts_with(&format!("t.0.et: node 1 (`{}...`): unk", "n".repeat(160))), "{refused}");
     }
 
     #[test]
