@@ -3,8 +3,9 @@
 //! The first line has `model_parallel_NPU_group: N` (or starts with `MICRO`, `DATA` or `MODEL`), `ep: N` and
 //! `all_gpus: N` (by default all hosts), the second the number of layers. A layer is `NAME DEPENDENCY`, then
 //! three times time, collective and bytes (forward, input gradient, weight gradient), then the time of the
-//! update; times are in nanoseconds. One iteration is simulated: forward through all layers, then backward.
-//! Every GPU is a host of the fabric: NVLink is not modelled.
+//! update; times are in nanoseconds. One iteration is simulated: forward through all layers, then backward;
+//! with `MICRO`, only the first layer's collective of its weight gradient. Every GPU is a host of the fabric:
+//! NVLink is not modelled.
 //!
 //! With `pp: N` the layers are those of one pipeline stage. A stage is a block of neighbouring ranks, and
 //! starts when each rank has `ga` messages of `pp_comm` bytes from its counterpart in the stage before;
@@ -32,6 +33,9 @@ struct Transfer {
     messages: u32,
     bytes: u64,
 }
+
+/// Policy, the first word of a file, for one collective instead of an iteration.
+const MICRO: &str = "MICRO";
 
 /// Ranks that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +74,9 @@ impl Workload {
                 format!("the second line must be the number of layers, of which {} follow", layers.len()),
             ));
         }
-        let forward: Vec<Step> = layers.iter().map(|layer| layer[0]).collect();
-        let backward = backward(&first, &layers).map_err(|what| FileError::new(name, first_line, what))?;
+        let passes =
+            if first.first() == Some(&MICRO) { micro(&layers) } else { passes(name, &first, &layers) };
+        let [forward, backward] = passes.map_err(|what| FileError::new(name, first_line, what))?;
         let steps = forward.iter().chain(&backward);
         let of_stage = steps.map(|step| shape.flows(*step)).fold(0, u64::saturating_add);
         let transfers = u64::from(shape.pipeline - 1) * 2 * shape.flows_of(transfer);
@@ -99,27 +104,34 @@ impl Workload {
 fn shape(head: &[&str], hosts: u32) -> Result<(Shape, Transfer), String> {
     /// Upper bound: more micro-batches than any model has.
     const MAX_MESSAGES: u32 = 4_096;
-    // SimAI writes `pp_comm` with and without a colon.
-    let of = |key: &str| {
-        let mut pairs = head.windows(2);
-        pairs.find(|pair| pair[0].trim_end_matches(':') == key.trim_end_matches(':')).map(|pair| pair[1])
-    };
     let number = |key: &str| {
-        let Some(text) = of(key) else { return Ok(None) };
-        size(text).map(Some).ok_or_else(|| format!("{key} {text}: expected a number up to {MAX_FLOW_BYTES}"))
+        let Some([text, ..]) = behind(head, key) else { return Ok(None) };
+        let expected = || format!("{key} {}: expected a number up to {MAX_FLOW_BYTES}", cut(text));
+        size(text).map(Some).ok_or_else(expected)
     };
     let count = |key: &str| -> Result<_, String> {
         Ok(number(key)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
     };
     // Older versions of AICB leave the number of GPUs to the network.
     let ranks = count("all_gpus:")?.unwrap_or(hosts);
-    let group = match head.first() {
+    let policy = head.first().copied().unwrap_or_default();
+    let pipeline = if policy == MICRO { 1 } else { count("pp:")?.unwrap_or(1) };
+    let implied = match policy {
         // Data parallelism only, or tensor parallelism only.
-        Some(&("MICRO" | "DATA")) => Some(1),
-        Some(&"MODEL") => Some(ranks),
-        _ => count("model_parallel_NPU_group:")?,
+        MICRO | "DATA" => Some(1),
+        "MODEL" => Some(ranks.checked_div(pipeline).unwrap_or(0)),
+        _ => None,
     };
-    let Some(tensor) = group else {
+    let named = count("model_parallel_NPU_group:")?;
+    if let (Some(implied), Some(named)) = (implied, named)
+        && implied != named
+    {
+        return Err(format!(
+            "model_parallel_NPU_group: {named} contradicts {policy}, whose groups have {implied}; remove it, or write \
+             HYBRID_TRANSFORMER"
+        ));
+    }
+    let Some(tensor) = implied.or(named) else {
         // `NODES GPUS_PER_SERVER NV_SWITCHES SWITCHES LINKS GPU_TYPE`.
         let is_topology = head.len() == 6 && head.iter().take(5).all(|word| word.parse::<u32>().is_ok());
         let what = if is_topology {
@@ -130,7 +142,7 @@ fn shape(head: &[&str], hosts: u32) -> Result<(Shape, Transfer), String> {
         };
         return Err(what.to_owned());
     };
-    let (pipeline, expert) = (count("pp:")?.unwrap_or(1), count("ep:")?.unwrap_or(1));
+    let expert = count("ep:")?.unwrap_or(1);
     let shape = Shape { ranks, tensor, expert, pipeline };
     let messages = count("ga:")?.unwrap_or(1);
     if !(1..=MAX_MESSAGES).contains(&messages) {
@@ -158,11 +170,17 @@ fn shape(head: &[&str], hosts: u32) -> Result<(Shape, Transfer), String> {
     Ok((shape, Transfer { messages, bytes }))
 }
 
+/// The words behind a key of the first line, which SimAI writes with and without its colon.
+fn behind<'h, 't>(head: &'h [&'t str], key: &str) -> Option<&'h [&'t str]> {
+    let at = head.iter().position(|word| word.trim_end_matches(':') == key.trim_end_matches(':'))?;
+    head.get(at + 1..)
+}
+
 /// Layers that the first line lists after their number, as in `checkpoints: 2 0 9`.
 fn listed(head: &[&str], key: &str, layers: usize) -> Result<BTreeSet<usize>, String> {
-    let Some(at) = head.iter().position(|word| *word == key) else { return Ok(BTreeSet::new()) };
-    let count = head.get(at + 1).copied().unwrap_or_default();
-    let listed = count.parse::<usize>().ok().and_then(|count| head.get(at + 2..)?.get(..count));
+    let Some(words) = behind(head, key) else { return Ok(BTreeSet::new()) };
+    let count = words.first().copied().unwrap_or_default();
+    let listed = count.parse::<usize>().ok().and_then(|count| words.get(1..)?.get(..count));
     let number = |word: &&str| word.parse::<usize>().ok().filter(|layer| *layer < layers);
     let numbers = listed.and_then(|words: &[&str]| words.iter().map(number).collect());
     numbers.ok_or_else(|| {
@@ -174,11 +192,29 @@ fn listed(head: &[&str], key: &str, layers: usize) -> Result<BTreeSet<usize>, St
     })
 }
 
-/// The steps of the backward pass. Before a layer in `checkpoint_initiates`, the forward pass is repeated from the last
-/// layer in `checkpoints`.
-fn backward(head: &[&str], layers: &[[Step; 3]]) -> Result<Vec<Step>, String> {
-    let checkpoints = listed(head, "checkpoints:", layers.len())?;
-    let initiates = listed(head, "checkpoint_initiates:", layers.len())?;
+/// The forward pass, which is empty, and the backward pass of a file with `MICRO`.
+fn micro(layers: &[[Step; 3]]) -> Result<[Vec<Step>; 2], String> {
+    let step = layers.first().map(|[_, _, weight]| Step { compute_ns: 0, ..*weight });
+    let step = step.filter(|step| step.collective.is_some());
+    let step = step.ok_or("MICRO: the first layer needs a collective for its weight gradient")?;
+    Ok([Vec::new(), vec![step]])
+}
+
+/// The steps of the forward and the backward pass. Before a layer in `checkpoint_initiates`, the forward pass is
+/// repeated from the last layer in `checkpoints`.
+fn passes(name: &str, head: &[&str], layers: &[[Step; 3]]) -> Result<[Vec<Step>; 2], String> {
+    /// Policy that repeats forward passes; SimAI ignores these keys with all others.
+    const REPEATING: &str = "HYBRID_TRANSFORMER_FWD_IN_BCKWD";
+    const KEYS: [&str; 2] = ["checkpoints:", "checkpoint_initiates:"];
+    let mut lists = [BTreeSet::new(), BTreeSet::new()];
+    for (list, key) in lists.iter_mut().zip(KEYS) {
+        if head.first() == Some(&REPEATING) {
+            *list = listed(head, key, layers.len())?;
+        } else if behind(head, key).is_some_and(|words| words.first() != Some(&"0")) {
+            tracing::warn!("{name}: {key} is ignored: it applies to {REPEATING}");
+        }
+    }
+    let [checkpoints, initiates] = lists;
     let mut steps = Vec::new();
     for (index, [_, input, weight]) in layers.iter().enumerate().rev() {
         if initiates.contains(&index) {
@@ -193,7 +229,7 @@ fn backward(head: &[&str], layers: &[[Step; 3]]) -> Result<Vec<Step>, String> {
         }
         steps.extend([*input, *weight]);
     }
-    Ok(steps)
+    Ok([layers.iter().map(|layer| layer[0]).collect(), steps])
 }
 
 /// A workload under construction, with every rank's last step.
@@ -389,16 +425,33 @@ mod tests {
     #[test]
     fn policy_replaces_group_size() {
         let with = |head: &str| {
-            let text = FILE.replacen("HYBRID_TRANSFORMER_FWD_IN_BCKWD", head, 1);
+            let text = FILE.replacen("HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2", head, 1);
+            let text = text.replace("_DP_EP", "").replace("_EP", "").replace("ep: 2", "ep: 1");
+            let stages = text.replace("pp: 1", "pp: 2 pp_comm: 7");
+            [text, stages].map(|text| Workload::simai("w", &text, 8, 3))
+        };
+        let group = |size: u32| with(&format!("HYBRID_TRANSFORMER model_parallel_NPU_group: {size}"));
+        assert_eq!((with("DATA"), &with("MODEL")[0]), (group(1), &group(8)[0]));
+        // All ranks of a stage.
+        assert_eq!(with("MODEL")[1], group(4)[1]);
+        assert!(with("MODEL").iter().chain(&with("DATA")).all(Result::is_ok));
+    }
+
+    #[test]
+    fn micro_runs_one_collective_without_times() {
+        let micro = |layers: &str| {
             Workload::simai(
                 "w",
-                &text.replace("_DP_EP", "").replace("_EP", "").replace("ep: 2", "ep: 1"),
+                &format!("MICRO all_gpus: 4 pp: 2\n2\n{layers}l -1 5 NONE 0 5 NONE 0 5 ALLTOALL 9 5\n"),
                 8,
                 3,
             )
         };
-        let group = |size: u32| with(&format!("HYBRID_TRANSFORMER model_parallel_NPU_group: {size}"));
-        assert_eq!([with("MICRO"), with("DATA"), with("MODEL")], [group(1), group(1), group(8)]);
+        let workload = micro("l -1 7 ALLREDUCE 50 7 ALLREDUCE 60 7 ALLREDUCE 8000 7\n").unwrap();
+        let expected = Workload::collectives(Collective::AllReduce, &[0, 1, 2, 3], 8_000, 3, 1);
+        assert_eq!(workload.flows(), expected.flows());
+        let refused = micro("l -1 7 ALLREDUCE 50 7 ALLREDUCE 60 7 NONE 0 7\n").unwrap_err().to_string();
+        assert_eq!(refused, "w:1: MICRO: the first layer needs a collective for its weight gradient");
     }
 
     #[test]
@@ -415,10 +468,19 @@ mod tests {
         // All layers of the forward pass, 0 and 1 again before 2 goes backward, and the times of the rest.
         let layers: String =
             [10, 20, 30].map(|ns| format!("l -1 {ns} NONE 0 1 NONE 0 0 NONE 0 0\n")).concat();
-        let head = "X model_parallel_NPU_group: 1 checkpoints: 1 0 checkpoint_initiates: 1 2\n3\n";
-        let workload = Workload::simai("w", &format!("{head}{layers}"), 1, 3).unwrap();
-        let times: Vec<_> = workload.flows().iter().map(|flow| flow.delay_ns).collect();
-        assert_eq!(times, [0, 10, 20, 30, 10, 20, 1, 1, 1]);
+        let times = |policy: &str, colon: &str| {
+            let text = format!(
+                "{policy} model_parallel_NPU_group: 1 checkpoints{colon} 1 0 checkpoint_initiates{colon} 1 2\n3\n\
+                 {layers}"
+            );
+            let workload = Workload::simai("w", &text, 1, 3).unwrap();
+            workload.flows().iter().map(|flow| flow.delay_ns).collect::<Vec<_>>()
+        };
+        for colon in ["", ":"] {
+            let repeated = [0, 10, 20, 30, 10, 20, 1, 1, 1];
+            assert_eq!(times("HYBRID_TRANSFORMER_FWD_IN_BCKWD", colon), repeated);
+            assert_eq!(times("HYBRID_TRANSFORMER", colon), [0, 10, 20, 30, 1, 1, 1]);
+        }
     }
 
     #[test]
@@ -490,6 +552,11 @@ mod tests {
                 8,
                 "w:1: 8 GPUs cannot be divided into 1 stages, these into groups of 3",
             ),
+            (
+                FILE.replace("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "DATA"),
+                8,
+                "w:1: model_parallel_NPU_group: 2 contradicts DATA, whose groups have 1; remove it",
+            ),
             (FILE.replace("pp: 1", "pp: 3"), 8, "w:1: 8 GPUs cannot be divided into 3 stages"),
             (FILE.replace("pp: 1", "pp: 0"), 8, "w:1: 8 GPUs cannot be divided into 0 stages"),
             (FILE.replace("pp: 1", "pp: 2"), 8, "w:1: `pp_comm: N`, at least 1, is missing"),
@@ -504,6 +571,11 @@ mod tests {
                 "w:1: checkpoint_initiates: layer 0 needs a checkpoint",
             ),
             (FILE.replace("ep: 2", "ep: two"), 8, "w:1: ep: two: expected a number up to 1000000000000"),
+            (
+                FILE.replace("ep: 2", &format!("ep: {}", "x".repeat(999))),
+                8,
+                &format!("w:1: ep: {}...: expected", "x".repeat(160)),
+            ),
             (FILE.replace("ga: 1", "ga: 1 pp_comm: -5"), 8, "w:1: pp_comm: -5: expected a number"),
             (FILE.replace("ga: 1", "ga: 5000"), 8, "w:1: ga: 5000 is out of range: 1 to 4096"),
             (FILE.replace("ALLTOALL_EP", "GATHER"), 8, "w:4: `experts -1 100 GATHER"),
