@@ -70,7 +70,7 @@ fn kernels(finished: &[Finished], before: &str) -> String {
     let row = |scenario: &str| {
         let cell = |(series, release): (&Series, &&str)| {
             let run = finished.iter().find(|run| run.series == *series && run.scenario == scenario);
-            run.map(Finished::verdict)
+            run.map(|run| run.verdict())
                 .or_else(|| documented(scenario, release))
                 .unwrap_or_else(|| "not run".to_owned())
         };
