@@ -618,7 +618,7 @@ mod tests {
             "Configurations:   Next Boot       New\n RPG_AI_RATE_P1    5    20\n RPG_GD_P1   10   11\n",
             "RPG_AI_RATE_P1=<NUM>\nRPG_GD_P1=<False|True>   If set\nRPG_AI_RATE_P1 20\nRPG_GD_P1 11\n",
             "$ cat ecn/roce_np/x\n# cat roce/rpg_ai_rate\n20\n[a@b ~]$ sudo cat rpg_gd\n11\n[a@b ~]$ cat rpg_gd\nexit\n",
-            "$ cat rpg_ai_rate\n# wc -l x\n7\n$ cat roce_rp/*\n7\nrpg_ai_rate=20\nrpg_gd=11\n",
+            "$ cat rpg_ai_rate\n# wc -l x\n7\n$ cat ecn/*\n7\necho 20 > ecn/rpg_ai_rate\necho 11 > ecn/rpg_gd\n",
             "os.system(\"echo 20 > /sys/class/net/x/ecn/rpg_ai_rate\")\nsh -c \"echo 11 > ecn/rpg_gd\"|tee log\n",
             "::::::::::::::\nrpg_ai_rate\n::::::::::::::\n20\n::::::::::::::\necn/rpg_gd\n::::::::::::::\n11\n",
         ] {
