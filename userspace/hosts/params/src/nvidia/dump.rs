@@ -191,7 +191,7 @@ fn printed_file(line: &str) -> Option<&str> {
     let (prompt, file) = line.rsplit_once("cat ")?;
     let prompt = prompt.trim_end().trim_end_matches("sudo").trim_end();
     let is_command = prompt.is_empty() || prompt.ends_with(['#', '$', '%']);
-    (is_command && !file.contains(|c: char| c.is_whitespace() || c == '*')).then_some(file)
+    (is_command && !file.contains(char::is_whitespace)).then_some(file)
 }
 
 /// The assignments of the commands in a line, and `true`; without any, the line and `false`.
@@ -278,7 +278,7 @@ fn lines(
             continue;
         }
         if let Some(file) = printed_file(line) {
-            printed = Some(file.to_owned());
+            printed = (!file.contains('*')).then(|| file.to_owned());
             continue;
         }
         if line.is_empty() || line.starts_with('#') {
