@@ -1,6 +1,8 @@
-//! Text dumps: of `mlxconfig query` (also `-j`), of `grep -r . DIR`, of `tail -n +1 FILES` and `more FILES`, of
-//! `mlxreg`, lists of `NAME = VALUE` and of `name: NAME`, `value: VALUE`, `mlxconfig set` and `echo VALUE > FILE`
-//! commands, and shells with `cat FILE`.
+//! Text with parameters: outputs, lists and commands.
+//!
+//! Outputs of `mlxconfig query` (also `-j`), `grep -r . DIR`, `tail -n +1 FILES`, `more FILES`, `mlxreg`, and of
+//! `cat FILE` in a shell; lists of `NAME = VALUE`, and of `name: NAME`, `value: VALUE`; `mlxconfig set` and
+//! `echo VALUE > FILE` commands.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -278,7 +280,8 @@ fn lines(
             continue;
         }
         if let Some(file) = printed_file(line) {
-            printed = (!file.contains('*')).then(|| file.to_owned());
+            // Not of a directory's files (`DIR/*`, whose asterisk was cut above).
+            printed = (!file.contains('*') && !file.ends_with('/')).then(|| file.to_owned());
             continue;
         }
         if line.is_empty() || line.starts_with('#') {
@@ -286,8 +289,11 @@ fn lines(
             printed = printed.filter(|_| line.is_empty());
             continue;
         }
-        if let Some(file) = printed.take().filter(|_| line.bytes().all(|byte| byte.is_ascii_digit())) {
-            heading = Some(file);
+        let is_number = line.bytes().all(|byte| byte.is_ascii_digit());
+        heading = printed.take().filter(|_| is_number).or(heading);
+        // Of a command other than `cat FILE`.
+        if is_number && heading.is_none() {
+            continue;
         }
         if let Some(reason) = of_other_tool(line) {
             notes.push(Note { file: at.clone(), reason });
