@@ -619,6 +619,8 @@ mod tests {
             "RPG_AI_RATE_P1=<NUM>\nRPG_GD_P1=<False|True>   If set\nRPG_AI_RATE_P1 20\nRPG_GD_P1 11\n",
             "$ cat ecn/roce_np/x\n# cat roce/rpg_ai_rate\n20\n[a@b ~]$ sudo cat rpg_gd\n11\n[a@b ~]$ cat rpg_gd\nexit\n",
             "$ cat rpg_ai_rate\n# wc -l x\n7\n$ cat ecn/*\n7\necho 20 > ecn/rpg_ai_rate\necho 11 > ecn/rpg_gd\n",
+            "echo done >> \"$LOG\"\necho 20 > /sys/class/net/<interface>/ecn/rpg_ai_rate\necho 11 > /sys/class/net/$(get_if)/ecn/rpg_gd\n",
+            "raw:\n- value: \"20\"\n  name: RPG_AI_RATE_P1\n- value: \"11\"\n  name: RPG_GD_P1\n",
             "os.system(\"echo 20 > /sys/class/net/x/ecn/rpg_ai_rate\")\nsh -c \"echo 11 > ecn/rpg_gd\"|tee log\n",
             "::::::::::::::\nrpg_ai_rate\n::::::::::::::\n20\n::::::::::::::\necn/rpg_gd\n::::::::::::::\n11\n",
         ] {

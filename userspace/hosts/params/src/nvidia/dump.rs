@@ -221,7 +221,9 @@ fn written_file(command: &str) -> Option<String> {
     // As in `/sys/class/net/"${IF}"/ecn`.
     let file = file.replace(['"', '\'', '{', '}'], "");
     // As in `os.system("echo 11 > FILE")`.
-    let file = file.split([')', '&', '|', '<', '>']).next()?;
+    let name = file.rfind('/').map_or(0, |slash| slash + 1);
+    let end = file.get(name..)?.find([')', '&', '|', '<', '>']).map_or(file.len(), |end| name + end);
+    let file = file.get(..end)?;
     if let Some((_, value)) = before.split_once("echo ") {
         let value = value.trim_start_matches("-n ").split('|').next()?;
         // Markdown escapes `>`.
@@ -257,13 +259,16 @@ fn lines(
     let mut is_second = false;
     // Priorities with 1 in `enable/PRIORITY`, by directory, with the first line.
     let mut enable: BTreeMap<String, (PathBuf, Vec<String>)> = BTreeMap::new();
-    // The setting whose value follows, in a list of `- name: NAME` and `value: VALUE` of NVIDIA's network operator.
-    let mut named: Option<String> = None;
+    // `name: NAME` or `value: VALUE` whose other half follows, in a list of NVIDIA's network operator.
+    let mut half: Option<[String; 2]> = None;
     for (number, line) in text {
         let at = PathBuf::from(format!("{}:{number}", path.display()));
         if line.len() > 4 && line.trim_end().bytes().all(|byte| byte == b':') {
             is_heading = !is_heading;
             continue;
+        }
+        if line.trim_start().starts_with("- ") {
+            half = None;
         }
         // Not `=`, which is a part of `==> FILE <==`. `>` quotes a line in mail, and `-` starts an entry of a list.
         let line = line.trim_start_matches(|c: char| c == '>' || c.is_whitespace()).trim_start_matches("- ");
@@ -300,19 +305,27 @@ fn lines(
         }
         let words: Vec<&str> = line.split(separates).filter(|word| !word.is_empty()).collect();
         let item = match words.as_slice() {
-            ["name", name] => {
-                named = Some((*name).to_owned());
-                continue;
+            ["name", name, "value", value] | ["value", value, "name", name] => {
+                Some(format!("{name}={value}"))
             }
-            ["name", name, "value", value] => Some(format!("{name}={value}")),
-            ["value", value] => named.take().map(|name| format!("{name}={value}")),
+            [key @ ("name" | "value"), text] => match half.take() {
+                Some([other, value]) if other == "value" && *key == "name" => Some(format!("{text}={value}")),
+                Some([other, name]) if other == "name" && *key == "value" => Some(format!("{name}={text}")),
+                _ => {
+                    half = Some([*key, *text].map(str::to_owned));
+                    continue;
+                }
+            },
             _ => None,
         };
         let (assigned, is_command) = assignments(item.as_deref().unwrap_or(line));
         for line in assigned {
             let at = at.clone();
             // As in `mlxconfig -d DEVICE set $SETTINGS` and `echo 48 > $FILE`.
-            if is_command && line.starts_with('$') && !line.contains([' ', '/']) {
+            let is_setting = !line.contains('=')
+                || line.ends_with(|last: char| last.is_ascii_digit())
+                || line.contains("=$");
+            if is_command && is_setting && line.starts_with('$') && !line.contains([' ', '/']) {
                 let reason = format!("{} is unknown: write its value in the text; unchanged", shown(&line));
                 notes.push(Note { file: at, reason });
                 continue;
