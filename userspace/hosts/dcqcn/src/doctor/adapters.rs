@@ -54,7 +54,7 @@ const COUNTERS: [(CounterMeaning, &str); 8] = [
     (
         Packets,
         "port_xmit_packets port_rcv_packets ?x_pkts ?x_pkt ?x_packets ?x_rdma_ucast_pkts ip4InPkts ip4OutPkts \
-         ip6InPkts ip6OutPkts",
+         ip6InPkts ip6OutPkts sent_pkts rcvd_pkts",
     ),
 ];
 
@@ -73,8 +73,8 @@ const DRIVERS: [(&str, &str); 5] = [
 ];
 
 /// Drivers whose PFC counters are among the above, and drivers of adapters without PFC.
-const PAUSES_KNOWN: &str = "mlx5_core mlx4_core bnxt_en ice i40e ixgbe ionic hns3 mlxsw_spectrum mana nfp cxgb4 be2net \
-                            qede e1000 e1000e igb igc tg3";
+const PAUSES_KNOWN: &str = "mlx5_core bnxt_en ice i40e ixgbe ionic hns3 mlxsw_spectrum mana nfp cxgb4 be2net \
+                            qede e1000 e1000e igb igc";
 
 /// Drivers of virtual interfaces, which have no pauses to count.
 pub(super) const PARAVIRTUAL: [&str; 6] =
