@@ -24,8 +24,7 @@ const COUNTED: u32 = 20;
 /// Longest time without a completion with the probe: soft-RoCE's timer of 4.3 s twice, as its first
 /// retransmission may be lost too, or half as long again as without the probe.
 const LONGEST_MS: f64 = 10_000.0;
-/// Its first part on Linux 6.1 where a fifth of the packets is affected: the timer four times, as no probe repeats a
-/// READ.
+/// The same on Linux 6.1 if a fifth of the packets is affected: the timer four times, as no probe repeats a READ.
 const LONGEST_BY_TIMER_MS: f64 = 18_000.0;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
